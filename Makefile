@@ -1,0 +1,46 @@
+# fedstill: `make` shows what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test slow check format golden bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+demo: $(READY) ## a federated run on the built-in data, about a minute
+	$(BIN)/fedstill run fedavg
+
+test: $(READY) ## the fast tests, with coverage
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term
+
+slow: $(READY) ## the slow tests: killed processes, real command lines
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY) ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## put the code into the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: $(READY) ## write tests/golden/ anew (say why in the changelog, under "Numbers changed")
+	$(BIN)/python -m tests.golden.make
+
+bench: $(READY) ## side-by-side measurements of speed
+	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+clean: ## remove the environment and the caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+
+# torch comes first and alone: the pin decides which build is taken.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $(READY)

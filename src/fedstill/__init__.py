@@ -1,0 +1,12 @@
+"""fedstill: federated learning that ships distilled data, not weights."""
+
+from fedstill.data import Dataset, arrays
+from fedstill.methods import METHODS
+from fedstill.models import MODELS, Model
+from fedstill.rng import Rng
+from fedstill.run import Result, run
+from fedstill.version import VERSION
+
+__version__ = VERSION
+
+__all__ = ["METHODS", "MODELS", "Dataset", "Model", "Result", "Rng", "__version__", "arrays", "run"]

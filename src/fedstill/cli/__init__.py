@@ -1,0 +1,62 @@
+"""The ``fedstill`` command."""
+
+import signal
+import sys
+import warnings
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from fedstill.cli import listing, partitioning, running
+from fedstill.errors import FedstillError
+from fedstill.version import VERSION
+
+app = typer.Typer(
+    name="fedstill",
+    help="Federated learning that ships distilled data, not weights.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(running.run_command)
+app.command("partition")(partitioning.partition_command)
+app.command("list")(listing.list_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedstill {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    """Federated learning that ships distilled data, not weights."""
+
+
+def main() -> None:
+    """Run the command line; errors that a user can act on are one line and an exit code."""
+    errors = Console(stderr=True)
+    warnings.showwarning = lambda message, *_args, **_kwargs: errors.print(
+        f"note: {message}", markup=False, highlight=False, soft_wrap=True
+    )
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        app(standalone_mode=True)
+    except FedstillError as error:
+        text = " ".join(str(error).split())
+        errors.print(f"fedstill: {text}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _as_interrupt(_signal: int, _frame: Any) -> NoReturn:
+    """A polite kill stops a run as Ctrl-C does: resumable."""
+    raise KeyboardInterrupt

@@ -1,0 +1,40 @@
+"""``fedstill list``: what there is, a line each."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedstill.data import SOURCES
+from fedstill.errors import RequestError, did_you_mean
+from fedstill.methods import METHODS, describe_method
+from fedstill.models import MODELS
+
+
+def _kinds() -> dict[str, dict[str, str]]:
+    return {
+        "methods": {name: describe_method(cls) for name, cls in METHODS.items()},
+        "data": {name: source.description for name, source in SOURCES.items()},
+        "models": {name: entry.description for name, entry in MODELS.items()},
+    }
+
+
+def list_command(
+    kind: Annotated[
+        str | None, typer.Argument(help="methods, data or models.", show_default="all of them")
+    ] = None,
+) -> None:
+    """List the methods, data sets and models, each with one line."""
+    kinds = _kinds()
+    if kind is not None and kind not in kinds:
+        raise RequestError(f"list: no kind '{kind}'{did_you_mean(kind, kinds)}")
+    console = Console(soft_wrap=False)
+    for name, entries in kinds.items():
+        if kind in (None, name):
+            table = Table(title=name, title_justify="left", title_style="bold", box=None)
+            table.add_column(style="cyan", no_wrap=True)
+            table.add_column()
+            for entry, description in entries.items():
+                table.add_row(entry, description)
+            console.print(table)

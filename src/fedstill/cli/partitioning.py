@@ -1,0 +1,67 @@
+"""``fedstill partition``: who would hold what."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from fedstill.config import resolve
+from fedstill.data import describe, load, partition_picture, partition_table
+from fedstill.setup import deal
+from fedstill.tables import merged, nested, parse_override
+
+
+def partition_command(
+    data: Annotated[
+        str, typer.Option(help="A name of `fedstill list data`, or a path.")
+    ] = "digits",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients.", show_default="10")
+    ] = None,
+    partition: Annotated[
+        str, typer.Option(help="iid, dirichlet:ALPHA, classes:N, quantity:ALPHA or natural.")
+    ] = "dirichlet:0.1",
+    seed: Annotated[int, typer.Option(help="Same seed, same partition as `fedstill run`.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any setting, e.g. data.client_column=writer."
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the counts as the last line of output.")
+    ] = False,
+) -> None:
+    """Show which client holds how many records of which class.
+
+    A table on the terminal and a picture in a PNG file. `fedstill run` with the same options and
+    seed deals the records out in just this way.
+    """
+    words = {
+        "data.name": data,
+        "data.dir": None if data_dir is None else str(data_dir),
+        "clients": clients,
+        "partition": partition,
+        "seed": seed,
+    }
+    overrides = nested(dict(parse_override(text) for text in set_ or ()))
+    # The partition does not depend on the method, so any will do here.
+    experiment = resolve(merged({"method": {"name": "fedavg"}}, nested(words), overrides))
+    dataset = load(experiment.data)
+    dealt = deal(experiment, dataset, pooled=False)
+    counts = dealt.counts(dataset.train.labels, dataset.classes)
+    console = Console()
+    console.print(partition_table(counts, dataset.class_names))
+    skew = describe(counts)
+    partition_picture(counts, dataset.class_names, out)
+    console.print(f"picture: {out}", markup=False, highlight=False, soft_wrap=True)
+    if json:
+        answer = {**skew, "sha256": dealt.digest, "counts": counts.tolist()}
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")

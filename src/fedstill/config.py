@@ -1,0 +1,164 @@
+"""The experiment as data: strict, complete, the same in TOML, on the command line and in Python.
+
+A request is a nested table. ``resolve`` turns it into an ``Experiment`` in which nothing is left
+open, or refuses it with the dotted path of the key, its value and the nearest valid name;
+``Experiment.table`` is what the run folder's ``config.toml`` holds.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import torch
+from msgspec import Meta
+
+from fedstill.data import DataSettings, parse_partition
+from fedstill.errors import RequestError, did_you_mean
+from fedstill.methods import find_method
+from fedstill.models import DEFAULT_MODEL, Model, build_own, find_model
+from fedstill.tables import Table, as_table, convert, flat, without_none
+from fedstill.wire import check_codec
+
+# Words that may be given as a plain string: it is the table's ``name``.
+_SHORTHANDS = ("method", "model", "data", "engine")
+# Settings that change where or how fast a run is computed, never a bit of its result.
+_FREE = ("engine.workers", "data.dir")
+
+
+@dataclass(frozen=True)
+class WireSettings:
+    """How messages are coded on their way."""
+
+    up: str = "float32"
+    down: str = "float32"
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Where clients run. Results depend on the threads of one computation, not on the workers."""
+
+    name: Literal["local"] = "local"
+    workers: Annotated[int, Meta(ge=1)] | None = None  # None: as many as there are cores
+    threads: Annotated[int, Meta(ge=1)] = 1  # of each client
+    server_threads: Annotated[int, Meta(ge=1)] | None = None  # None: as many as there are cores
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides a run's result.
+
+    ``method`` and ``model`` are tables with a ``name``; their other keys are the settings of the
+    class that the name stands for.
+    """
+
+    method: Table
+    model: Table = field(default_factory=lambda: {"name": DEFAULT_MODEL})
+    data: DataSettings = field(default_factory=DataSettings)
+    partition: str = "dirichlet:0.1"
+    clients: Annotated[int, Meta(ge=1)] | None = None  # None: 10, or the data's own number
+    allow_empty_clients: bool = False
+    participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    rounds: Annotated[int, Meta(ge=1)] = 20
+    quorum: Annotated[float, Meta(gt=0, le=1)] = 1.0  # of the sampled clients must answer
+    seed: Annotated[int, Meta(ge=0)] = 0
+    eval_every: Annotated[int, Meta(ge=1)] = 1
+    device: str = "cpu"
+    wire: WireSettings = field(default_factory=WireSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+    @property
+    def table(self) -> Table:
+        """The experiment as plain values, ready for TOML."""
+        return without_none(as_table(self))
+
+    def build_method(self) -> Any:
+        """The method with its settings."""
+        return convert(_settings(self.method), find_method(self.method["name"]), "method")
+
+    def build_model(self, shape: tuple[int, ...], classes: int) -> Model:
+        """The network for inputs of this shape."""
+        entry = find_model(self.model["name"])
+        settings = _settings(self.model)
+        if entry is None:
+            return build_own(self.model["name"], settings, shape, classes)
+        table = {**settings, "shape": list(shape), "classes": classes}
+        model: Model = convert(table, entry.cls, "model")
+        return model
+
+
+def spelled_out(request: Mapping[str, Any]) -> Table:
+    """The request without open words, and ``method = "fedavg"`` written as a table."""
+    return {
+        key: {"name": value} if key in _SHORTHANDS and isinstance(value, str) else value
+        for key, value in without_none(request).items()
+    }
+
+
+def resolve(request: Mapping[str, Any], own_method: Any = None) -> Experiment:
+    """The experiment that this request asks for, every open setting decided.
+
+    ``own_method`` is a method object that serves instead of the one that ``method.name`` names.
+    """
+    table = spelled_out(request)
+    table.setdefault("method", {})
+    table.setdefault("model", {})
+    if isinstance(table["model"], dict):
+        table["model"] = {"name": DEFAULT_MODEL, **table["model"]}
+    experiment = convert(table, Experiment, "")
+    if not isinstance(experiment.method.get("name"), str):
+        raise RequestError("method: which one? `fedstill list methods` shows them")
+    experiment = dataclasses.replace(
+        experiment,
+        method=_full_method(experiment, own_method),
+        model=_full_model(experiment),
+        engine=_full_engine(experiment),
+    )
+    parse_partition(experiment.partition)
+    check_codec(experiment.wire.up, "wire.up")
+    check_codec(experiment.wire.down, "wire.down")
+    return experiment
+
+
+def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Dotted keys on which two resolved tables differ in a way that matters to the result."""
+    a, b = flat(old), flat(new)
+    return [k for k in sorted(a.keys() | b.keys()) if k not in _FREE and a.get(k) != b.get(k)]
+
+
+def _settings(table: Table) -> Table:
+    return {k: v for k, v in table.items() if k != "name"}
+
+
+def _full_method(experiment: Experiment, own_method: Any) -> Table:
+    method = own_method or experiment.build_method()
+    settings = without_none(as_table(method))
+    return {"name": experiment.method["name"], **settings}
+
+
+def _full_model(experiment: Experiment) -> Table:
+    """The model's defaults filled in; what depends on the data's shape stays open."""
+    entry = find_model(experiment.model["name"])
+    if entry is None:
+        return experiment.model
+    for key in _settings(experiment.model):
+        if key not in entry.settings:
+            raise RequestError(f"model.{key}: no such setting{did_you_mean(key, entry.settings)}")
+    return without_none({"name": "", **entry.settings, **experiment.model})
+
+
+def _full_engine(experiment: Experiment) -> EngineSettings:
+    try:
+        on_cpu = torch.zeros(1, device=experiment.device).device.type == "cpu"
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RequestError(f"device: '{experiment.device}' cannot be used: {reason}") from error
+    cores = os.cpu_count() or 1
+    engine = experiment.engine
+    return dataclasses.replace(
+        engine,
+        # Processes of one thread beat threads of one process; an accelerator is not shared well.
+        workers=engine.workers or (max(1, cores // engine.threads) if on_cpu else 1),
+        server_threads=engine.server_threads or cores,
+    )

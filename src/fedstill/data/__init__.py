@@ -1,0 +1,44 @@
+"""Data: where records come from, and which client holds which of them."""
+
+from fedstill.data.arrays import arrays
+from fedstill.data.cache import cache_folder
+from fedstill.data.dataset import Dataset, Records, Scaling, Split
+from fedstill.data.partition import Partition, partition
+from fedstill.data.partition_spec import (
+    Classes,
+    Dirichlet,
+    Iid,
+    Natural,
+    PartitionSpec,
+    Quantity,
+    parse_partition,
+)
+from fedstill.data.picture import partition_picture
+from fedstill.data.skew import describe
+from fedstill.data.sources import SOURCES, DataSettings, Source, load
+from fedstill.data.terminal import partition_table
+
+__all__ = [
+    "SOURCES",
+    "Classes",
+    "DataSettings",
+    "Dataset",
+    "Dirichlet",
+    "Iid",
+    "Natural",
+    "Partition",
+    "PartitionSpec",
+    "Quantity",
+    "Records",
+    "Scaling",
+    "Source",
+    "Split",
+    "arrays",
+    "cache_folder",
+    "describe",
+    "load",
+    "parse_partition",
+    "partition",
+    "partition_picture",
+    "partition_table",
+]

@@ -1,0 +1,201 @@
+"""Records that are already numbers: arrays in memory, or an ``.npz`` file of them."""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstill.data.dataset import Dataset, Split
+from fedstill.data.decoded import Decoded
+from fedstill.data.images import resize_images
+from fedstill.data.labels import check_labels, number_classes, number_groups
+from fedstill.data.scaling import choose_scaling
+from fedstill.errors import RequestError
+
+ArrayLike = Any  # a NumPy array, a tensor, or nested sequences of numbers
+_CHANNELS = (1, 3, 4)
+
+
+def arrays(
+    x_train: ArrayLike,
+    y_train: ArrayLike,
+    x_test: ArrayLike,
+    y_test: ArrayLike,
+    *,
+    name: str = "arrays",
+    class_names: Sequence[str] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    clients: ArrayLike | None = None,
+) -> Dataset:
+    """A data set from arrays or tensors.
+
+    Images are [N, C, H, W], [N, H, W] or (channels 1, 3 or 4 last) [N, H, W, C]; where both
+    readings fit, channels come first. Bytes 0..255 stay bytes and are scaled as other images
+    are. Floats are used as they are unless ``mean`` and ``std`` are given. ``clients`` names
+    the natural owner of each training record, for ``partition="natural"``.
+    """
+    decoded = decode_arrays(x_train, y_train, x_test, y_test, name, class_names, clients)
+    raw = decoded.train.inputs.dtype == torch.uint8
+    scaling = choose_scaling(mean, std, None if raw else (), decoded.channels, name)
+    return Dataset(
+        name=name,
+        train=decoded.train,
+        test=decoded.test,
+        class_names=decoded.class_names,
+        scaling=scaling,
+        fingerprint=decoded.fingerprint(),
+        group_names=decoded.group_names,
+    )
+
+
+def decode_arrays(
+    x_train: ArrayLike,
+    y_train: ArrayLike,
+    x_test: ArrayLike,
+    y_test: ArrayLike,
+    place: str,
+    class_names: Sequence[str] | None = None,
+    clients: ArrayLike | None = None,
+    image_size: int | None = None,
+) -> Decoded:
+    """Arrays checked and brought into the one form; ``place`` names them in messages."""
+    inputs = {
+        "train": _inputs(x_train, f"{place}, x_train", image_size),
+        "test": _inputs(x_test, f"{place}, x_test", image_size),
+    }
+    if (a := inputs["train"].shape[1:]) != (b := inputs["test"].shape[1:]):
+        raise RequestError(f"{place}: x_train has records of shape {a} but x_test of {b}")
+    if inputs["train"].dtype != inputs["test"].dtype:
+        kinds = inputs["train"].dtype, inputs["test"].dtype
+        raise RequestError(f"{place}: x_train holds {kinds[0]} but x_test {kinds[1]}")
+    train_labels = _labels(y_train, len(inputs["train"]), place, "train")
+    test_labels = _labels(y_test, len(inputs["test"]), place, "test")
+
+    def where(split: str) -> Any:
+        return lambda row: f"{place}, y_{split}[{row}]"
+
+    names = tuple(class_names or number_classes(train_labels, where("train")))
+    groups: Tensor | None = None
+    group_names: tuple[str, ...] = ()
+    if clients is not None:
+        owners = _array(clients)
+        if owners.shape != train_labels.shape:
+            raise RequestError(
+                f"{place}: clients has shape {owners.shape} but there are "
+                f"{len(train_labels)} training records; give each one an owner"
+            )
+        groups, group_names = number_groups(owners)
+    return Decoded(
+        Split(
+            torch.from_numpy(inputs["train"]),
+            check_labels(train_labels, len(names), where("train")),
+            groups,
+        ),
+        Split(
+            torch.from_numpy(inputs["test"]),
+            check_labels(test_labels, len(names), where("test")),
+        ),
+        names,
+        group_names,
+    )
+
+
+def read_npz(path: Path, client_array: str | None, image_size: int | None) -> Decoded:
+    """An ``.npz`` file with x_train, y_train, x_test and y_test. Pickled objects are refused."""
+    wanted = ["x_train", "y_train", "x_test", "y_test"]
+    if client_array is not None:
+        wanted.append(client_array)
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it is a single array")
+        with archive:
+            missing = [name for name in wanted if name not in archive.files]
+            if missing:
+                raise RequestError(
+                    f"{path}: no array '{missing[0]}' (it has: {', '.join(archive.files)}); "
+                    "needed are x_train, y_train, x_test and y_test"
+                    + (" and the one data.client_column names" if client_array else "")
+                )
+            found = [archive[name] for name in wanted]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        reason = "it holds Python objects" if "pickle" in str(error) else str(error).split("\n")[0]
+        raise RequestError(
+            f"{path}: not a readable .npz file of number arrays ({reason})"
+        ) from error
+    owners = found[4] if client_array is not None else None
+    x_train, y_train, x_test, y_test = found[:4]
+    return decode_arrays(
+        x_train, y_train, x_test, y_test, str(path), clients=owners, image_size=image_size
+    )
+
+
+def _array(values: ArrayLike) -> NDArray[Any]:
+    if isinstance(values, Tensor):
+        return values.detach().cpu().numpy()
+    return np.asarray(values)
+
+
+def _inputs(values: ArrayLike, place: str, image_size: int | None) -> NDArray[Any]:
+    x = _array(values)
+    if x.ndim < 2 or x.ndim > 4 or x.size == 0:
+        raise RequestError(
+            f"{place}: shape {x.shape} holds no records; give [N, C, H, W], [N, H, W], "
+            "[N, H, W, C] or [N, features]"
+        )
+    x = _checked_numbers(x, place)
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[-1] in _CHANNELS and x.shape[1] not in _CHANNELS:
+        x = x.transpose(0, 3, 1, 2)
+    if image_size is not None:
+        if x.dtype != np.uint8 or x.ndim != 4:
+            raise RequestError(f"{place}: data.image_size resizes byte images only")
+        x = resize_images(x, image_size)
+    return _owned(x, values)
+
+
+def _owned(x: NDArray[Any], values: ArrayLike) -> NDArray[Any]:
+    """Contiguous, and not the caller's own memory: later changes there must not reach a run."""
+    x = np.ascontiguousarray(x)
+    return x.copy() if np.shares_memory(x, _array(values)) else x
+
+
+def _checked_numbers(x: NDArray[Any], place: str) -> NDArray[Any]:
+    """uint8, float32 or (flat token sequences) int64, as the values allow."""
+    if x.dtype == np.uint8:
+        return x
+    if np.issubdtype(x.dtype, np.floating):
+        x = x.astype(np.float32)
+        bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))
+        if len(bad):
+            raise RequestError(f"{place}[{bad[0]}]: holds NaN or infinity; mend or remove it")
+        return x
+    if np.issubdtype(x.dtype, np.integer):
+        if x.ndim == 2:
+            return x.astype(np.int64)
+        if x.min() >= 0 and x.max() <= 255:
+            return x.astype(np.uint8)
+        raise RequestError(
+            f"{place}: whole numbers from {x.min()} to {x.max()} are no image bytes (0..255); "
+            "convert them to floats"
+        )
+    raise RequestError(f"{place}: holds {x.dtype}; give uint8 or floats")
+
+
+def _labels(values: ArrayLike, records: int, place: str, split: str) -> NDArray[np.int64]:
+    y = _array(values)
+    if y.shape != (records,):
+        raise RequestError(
+            f"{place}: x_{split} holds {records} records but y_{split} has shape {y.shape}; "
+            "give one label a record"
+        )
+    if not (np.issubdtype(y.dtype, np.integer) or y.dtype == np.bool_):
+        raise RequestError(f"{place}, y_{split}: holds {y.dtype}; give class numbers 0, 1, ...")
+    return y.astype(np.int64)

@@ -1,0 +1,63 @@
+"""Class labels and owners' names, checked: a wrong label must not reach a loss function."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstill.errors import RequestError
+
+Where = Callable[[int], str]  # names record i of a split in a message, e.g. "train.parquet, row 3"
+
+# Without class names the largest label decides how many classes there are. A stray identifier
+# in the label column must not become a network with a billion outputs.
+MOST_UNNAMED_CLASSES = 100_000
+
+
+def check_labels(labels: NDArray[np.int64], classes: int, where: Where) -> Tensor:
+    """The labels as a tensor, all of them in 0..classes-1."""
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(wrong):
+        row = int(wrong[0])
+        raise RequestError(
+            f"{where(row)}: label {labels[row]} is out of range for {classes} classes "
+            f"(0..{classes - 1}); mend the label, or name another column in data.label_column"
+        )
+    return torch.from_numpy(np.ascontiguousarray(labels))
+
+
+def number_classes(train_labels: NDArray[np.int64], where: Where) -> tuple[str, ...]:
+    """Names "0", "1", ... up to the largest training label, for data without class names."""
+    largest = int(train_labels.max())
+    if largest >= MOST_UNNAMED_CLASSES:
+        row = int(train_labels.argmax())
+        raise RequestError(
+            f"{where(row)}: label {largest} is too large for a class number; "
+            "name the column of class numbers in data.label_column"
+        )
+    return tuple(str(label) for label in range(largest + 1))
+
+
+def match_names(
+    train: NDArray[np.str_], test: NDArray[np.str_], where_in_test: Where
+) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
+    """Labels that are words: classes are the training split's words in sorted order."""
+    names, train_labels = np.unique(train, return_inverse=True)
+    unknown = np.flatnonzero(~np.isin(test, names))
+    if len(unknown):
+        row = int(unknown[0])
+        raise RequestError(
+            f"{where_in_test(row)}: class '{test[row]}' does not occur in the training split "
+            f"({len(names)} classes); the splits must have the same classes"
+        )
+    test_labels = np.searchsorted(names, test)
+    class_names = tuple(str(name) for name in names)
+    return train_labels.astype(np.int64), test_labels.astype(np.int64), class_names
+
+
+def number_groups(owners: NDArray[np.generic]) -> tuple[Tensor, tuple[str, ...]]:
+    """Owners' names or numbers as indices into their sorted names."""
+    names, index = np.unique(owners, return_inverse=True)
+    return torch.from_numpy(index.astype(np.int64)), tuple(str(name) for name in names)

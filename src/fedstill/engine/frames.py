@@ -1,0 +1,24 @@
+"""Frames between the local engine and its worker processes: a line of JSON, then raw bytes."""
+
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+import msgspec
+
+
+def write_frame(stream: BinaryIO, header: dict[str, Any], parts: Sequence[bytes] = ()) -> None:
+    """Send a header and its parts."""
+    stream.write(msgspec.json.encode({**header, "sizes": [len(p) for p in parts]}) + b"\n")
+    for part in parts:
+        stream.write(part)
+    stream.flush()
+
+
+def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
+    """The next frame; ``EOFError`` when the other side is gone."""
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    header: dict[str, Any] = msgspec.json.decode(line)
+    parts = [stream.read(size) for size in header.pop("sizes")]
+    return header, parts

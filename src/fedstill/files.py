@@ -1,0 +1,84 @@
+"""Files that are either whole or absent, whenever the process is killed."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+# The header is one entry: safetensors writes several in an order that changes from call to
+# call, and equal contents must give equal bytes.
+HEADER = "fedstill"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path to write to; it becomes ``path`` when the block ends well.
+
+    Written next to the target, forced to disk, then renamed: a reader sees the old file or the
+    new one, never half of it. If the block fails (a full disk), the old file stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())  # mkstemp's are for the owner alone
+        _to_disk(temporary)
+        temporary.replace(path)
+        _to_disk(path.parent)  # the rename itself
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace ``path`` by these bytes."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_safetensors(
+    path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, object]
+) -> None:
+    """Replace ``path`` by a safetensors file of these tensors."""
+    with replacing(path) as temporary:
+        save_file(dict(tensors), temporary, metadata={HEADER: json.dumps(header)})
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and header. They are mapped, not read, so several processes share one copy.
+
+    Raises on a file that is damaged or not ours.
+    """
+    with safe_open(path, framework="pt") as file:
+        header: dict[str, Any] = json.loads((file.metadata() or {})[HEADER])
+        return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line to the file and force it to disk."""
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

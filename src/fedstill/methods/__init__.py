@@ -1,0 +1,54 @@
+"""The table of methods. Adding one is one file and one line here."""
+
+import inspect
+from typing import Any
+
+from fedstill.errors import RequestError
+from fedstill.methods.central import Central
+from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.fednova import FedNova
+from fedstill.methods.fedprox import FedProx
+from fedstill.methods.fedsgd import FedSGD
+from fedstill.methods.scaffold import Scaffold
+from fedstill.registry import import_object, refuse_unknown
+
+METHODS: dict[str, type[Any]] = {
+    "central": Central,
+    "fedavg": FedAvg,
+    "fednova": FedNova,
+    "fedprox": FedProx,
+    "fedsgd": FedSGD,
+    "scaffold": Scaffold,
+}
+
+_PROTOCOL = (
+    "init",
+    "init_client",
+    "download",
+    "upload",
+    "broadcast",
+    "client",
+    "server",
+    "params",
+)
+
+
+def find_method(name: str) -> type[Any]:
+    """The method called ``name``, or a user's own as ``package.module:Class``."""
+    if name in METHODS:
+        return METHODS[name]
+    if ":" not in name:
+        raise refuse_unknown("method", "method", name, METHODS)
+    found = import_object("method", name)
+    missing = [f for f in _PROTOCOL if not callable(getattr(found, f, None))]
+    if not inspect.isclass(found) or missing:
+        raise RequestError(
+            f"method: '{name}' is not a method class"
+            + (f": it lacks {', '.join(missing)}()" if missing else "")
+        )
+    return found
+
+
+def describe_method(cls: type[Any]) -> str:
+    """One line about a method: the first of its docstring."""
+    return (inspect.getdoc(cls) or "").partition("\n")[0]

@@ -1,0 +1,17 @@
+"""Centralised training: what could be had if all records lay in one place.
+
+The same steps as FedAvg with a single client that holds everything; a round is
+``local_epochs`` passes over all records. Nothing travels, so it costs no bytes.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedstill.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Central(FedAvg):
+    """All records in one place: the upper limit, not a federation."""
+
+    pooled: ClassVar[bool] = True

@@ -1,0 +1,63 @@
+"""FedNova: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous
+Federated Optimization", NeurIPS 2020.
+
+Clients with more records take more steps, so FedAvg leans towards them twice. FedNova divides
+each client's update by the length a_k of its own path before averaging:
+
+    1  client k: tau_k steps of SGD from w;  d_k <- (w_k - w) / a_k
+    2  client k: send d_k, a_k, n_k
+    3  server: p_k <- n_k / n;  tau_eff <- sum_k p_k a_k
+    4  server: w <- w + tau_eff sum_k p_k d_k
+
+For plain SGD a_k = tau_k; with momentum rho it is the sum of the weights that the gradients
+get, (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho). With equal steps everywhere it is FedAvg.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedstill.methods.fedavg import FedAvg, client_weights
+from fedstill.methods.messages import MANY, Update, Weights
+from fedstill.steps.arithmetic import add, scaled, subtract, weighted_sum
+from fedstill.steps.local_sgd import steps_of
+from fedstill.types import ClientContext, Reply, ServerContext, Task
+from fedstill.wire import Schema, params_specs
+
+
+@dataclass(frozen=True)
+class NormalisedUpdate(Update):
+    """Up: the update divided by ``path``, the length of the client's own path."""
+
+    path: float
+
+
+def path_length(steps: int, momentum: float) -> float:
+    """a_k: how much the gradients of ``steps`` steps weigh in the update, in total."""
+    rho = momentum
+    return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+
+
+@dataclass(frozen=True)
+class FedNova(FedAvg):
+    """Average of updates that are normalised by each client's number of steps."""
+
+    def upload(self, task: Task) -> Schema[NormalisedUpdate]:  # type: ignore[override]
+        numbers = {"records": (1, MANY), "path": (1, MANY)}
+        return Schema(NormalisedUpdate, params_specs(task, "update"), numbers)
+
+    def client(
+        self, ctx: ClientContext, message: Weights, state: None
+    ) -> tuple[NormalisedUpdate, None]:
+        records = len(ctx.records)
+        path = path_length(steps_of(records, self.local_epochs, self.batch_size), self.momentum)
+        update = subtract(self.train(ctx, message.params), message.params)  # line 1
+        return NormalisedUpdate(scaled(update, 1 / path), records, path), None  # line 2
+
+    def server(  # type: ignore[override]
+        self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[NormalisedUpdate]]
+    ) -> Weights:
+        shares = client_weights(replies, self.weighting)  # line 3
+        paths = [reply.message.path for reply in replies]
+        effective = sum(p * a for p, a in zip(shares, paths, strict=True))
+        direction = weighted_sum([reply.message.update for reply in replies], shares)
+        return Weights(add(state.params, direction, effective))  # line 4

@@ -1,0 +1,58 @@
+"""FedSGD: McMahan et al., AISTATS 2017: one gradient over all records a round.
+
+1  server: w <- init
+2  for each round:
+3      send w to the sampled clients
+4      client k: g_k <- gradient at w of the mean loss over all its records
+5      server: w <- w - eta sum_k (n_k / n) g_k
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from fedstill.methods.fedavg import Weighting, client_weights
+from fedstill.methods.messages import Update, Weights, update_schema, weights_schema
+from fedstill.steps.arithmetic import add, weighted_sum
+from fedstill.steps.gradient import full_gradient
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.wire import Schema
+
+
+@dataclass(frozen=True)
+class FedSGD:
+    """One full gradient step a round."""
+
+    learning_rate: Annotated[float, Meta(gt=0)] = 0.1
+    weighting: Weighting = "records"
+
+    def init(self, ctx: ServerContext) -> Weights:
+        return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
+
+    def init_client(self, task: Task) -> None:
+        return None
+
+    def download(self, task: Task) -> Schema[Weights]:
+        return weights_schema(task)
+
+    def upload(self, task: Task) -> Schema[Update]:
+        return update_schema(task)
+
+    def broadcast(self, ctx: ServerContext, state: Weights) -> Weights:
+        return state  # line 3
+
+    def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Update, None]:
+        gradient, _ = full_gradient(ctx.task, message.params, ctx.records)  # line 4
+        return Update(gradient, len(ctx.records)), None
+
+    def server(
+        self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[Update]]
+    ) -> Weights:
+        shares = client_weights(replies, self.weighting)
+        gradient = weighted_sum([reply.message.update for reply in replies], shares)
+        return Weights(add(state.params, gradient, -self.learning_rate))  # line 5
+
+    def params(self, state: Weights) -> Params:
+        return state.params

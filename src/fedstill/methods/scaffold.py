@@ -1,0 +1,113 @@
+"""SCAFFOLD: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
+Learning", ICML 2020, with option II for the control variates.
+
+    1   server: x <- init, c <- 0;  every client: c_i <- 0
+    2   for each round:
+    3       send x and c to the sampled clients S
+    4       client i: y <- x;  K times:  y <- y - eta_l (g(y) - c_i + c)
+    5       client i: c_i+ <- c_i - c + (x - y) / (K eta_l)            (option II)
+    6       client i: send dy = y - x and dc = c_i+ - c_i;  c_i <- c_i+
+    7       server: x <- x + eta_g mean_S dy
+    8       server: c <- c + (|S| / N) mean_S dc
+
+Two vectors a message each way. Plain SGD only: option II reads the mean gradient off the path,
+which momentum would bend.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from msgspec import Meta
+
+from fedstill.methods.fedavg import Weighting, client_weights
+from fedstill.methods.messages import MANY, Update
+from fedstill.steps.arithmetic import add, scaled, subtract, weighted_sum, zeros_like
+from fedstill.steps.local_sgd import local_sgd, steps_of
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.wire import Schema, params_specs
+
+
+@dataclass(frozen=True)
+class Variates:
+    """Server state and message down: weights x and control variate c."""
+
+    params: Params
+    control: Params
+
+
+@dataclass(frozen=True)
+class ControlledUpdate(Update):
+    """Up: dy (as ``update``) and dc."""
+
+    control: Params
+
+
+@dataclass(frozen=True)
+class Control:
+    """Client state: c_i, kept from round to round."""
+
+    control: Params
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """Local SGD whose drift is corrected by control variates."""
+
+    local_epochs: Annotated[int, Meta(ge=1)] = 1
+    batch_size: Annotated[int, Meta(ge=1)] = 32
+    learning_rate: Annotated[float, Meta(gt=0)] = 0.05
+    server_learning_rate: Annotated[float, Meta(gt=0)] = 1.0
+    weighting: Weighting = "uniform"
+
+    def init(self, ctx: ServerContext) -> Variates:
+        params = ctx.task.model.init(ctx.rng.at("init").torch())
+        return Variates(params, zeros_like(params))  # line 1
+
+    def init_client(self, task: Task) -> Control:
+        return Control({k: torch.zeros(s) for k, s in task.model.shapes.items()})
+
+    def download(self, task: Task) -> Schema[Variates]:
+        return Schema(Variates, params_specs(task, "params") | params_specs(task, "control"))
+
+    def upload(self, task: Task) -> Schema[ControlledUpdate]:
+        tensors = params_specs(task, "update") | params_specs(task, "control")
+        return Schema(ControlledUpdate, tensors, {"records": (1, MANY)})
+
+    def broadcast(self, ctx: ServerContext, state: Variates) -> Variates:
+        return state  # line 3
+
+    def client(
+        self, ctx: ClientContext, message: Variates, state: Control
+    ) -> tuple[ControlledUpdate, Control]:
+        records = len(ctx.records)
+        drift = subtract(message.control, state.control)
+        trained = local_sgd(  # line 4
+            ctx,
+            message.params,
+            epochs=self.local_epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            correction=lambda _: drift,
+        )
+        update = subtract(trained, message.params)
+        length = steps_of(records, self.local_epochs, self.batch_size) * self.learning_rate
+        change = subtract(scaled(update, -1 / length), message.control)  # line 5
+        return ControlledUpdate(update, records, change), Control(add(state.control, change))  # 6
+
+    def server(
+        self, ctx: ServerContext, state: Variates, replies: Sequence[Reply[ControlledUpdate]]
+    ) -> Variates:
+        shares = client_weights(replies, self.weighting)
+        step = weighted_sum([reply.message.update for reply in replies], shares)
+        change = weighted_sum(
+            [reply.message.control for reply in replies], [1 / ctx.task.clients] * len(replies)
+        )
+        return Variates(
+            add(state.params, step, self.server_learning_rate),  # line 7
+            add(state.control, change),  # line 8
+        )
+
+    def params(self, state: Variates) -> Params:
+        return state.params

@@ -1,0 +1,70 @@
+"""The table of networks."""
+
+import inspect
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torch import nn
+
+from fedstill.errors import RequestError
+from fedstill.models.convnet import ConvNet
+from fedstill.models.mlp import MLP
+from fedstill.models.model import Model
+from fedstill.models.resnet import ResNet18
+from fedstill.registry import import_object, refuse_unknown
+
+__all__ = ["MLP", "MODELS", "ConvNet", "Model", "ModelEntry", "ResNet18", "find_model"]
+
+DEFAULT_MODEL = "convnet-small"
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A line of the table: the class, what it is, and where it departs from its defaults."""
+
+    cls: type[Any]
+    description: str
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What ``[model]`` may set, with the defaults; the data decide shape and classes."""
+        own = {f.name: f.default for f in fields(self.cls) if f.name not in ("shape", "classes")}
+        return {**own, **self.defaults}
+
+
+MODELS: dict[str, ModelEntry] = {
+    "convnet": ModelEntry(ConvNet, "3 convolution blocks, width 128: the papers' network"),
+    "convnet-small": ModelEntry(
+        ConvNet, "the same with width 32: the default, quick on a laptop", {"width": 32}
+    ),
+    "mlp": ModelEntry(MLP, "fully connected, 2 hidden layers of 200 units"),
+    "resnet18": ModelEntry(ResNet18, "ResNet-18 for small images, without batch norm"),
+}
+
+
+def find_model(name: str) -> ModelEntry | None:
+    """The table's entry; ``None`` for a user's own ``package.module:name``."""
+    if name in MODELS:
+        return MODELS[name]
+    if ":" in name:
+        return None
+    raise refuse_unknown("model", "model", name, MODELS)
+
+
+def build_own(name: str, settings: dict[str, Any], shape: tuple[int, ...], classes: int) -> Model:
+    """A user's own network: ``package.module:make`` is called as ``make(shape, classes, ...)``.
+
+    It may return a ``Model`` or an ``nn.Module``.
+    """
+    make = import_object("model", name)
+    try:
+        inspect.signature(make).bind(shape, classes, **settings)
+    except TypeError as error:
+        raise RequestError(f"model: {name}(shape, classes, ...): {error}") from error
+    built = make(shape, classes, **settings)
+    if isinstance(built, nn.Module):
+        built = Model.from_module(built)
+    if not isinstance(built, Model):
+        raise RequestError(f"model: {name} returned {type(built).__name__}, not a network")
+    return built

@@ -1,0 +1,48 @@
+"""What a network is here: pure functions of its weights."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.types import Params
+
+
+class Model(ABC):
+    """A network as pure functions: weights in, outputs out, nothing remembered."""
+
+    @property
+    def chunk(self) -> int:
+        """How many inputs at a time keep the activations in the processor's cache."""
+        return 64
+
+    @abstractmethod
+    def init(self, generator: torch.Generator) -> Params:
+        """Fresh weights, drawn from this generator alone."""
+
+    @abstractmethod
+    def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
+        """Outputs layer by layer: the last is the logits, the one before feeds the last layer."""
+
+    def apply(self, params: Params, x: Tensor) -> Tensor:
+        """Logits [N, classes]."""
+        return self.features(params, x)[-1]
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every weight tensor, in order."""
+        return {k: tuple(v.shape) for k, v in self.init(torch.Generator()).items()}
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return sum(torch.Size(shape).numel() for shape in self.shapes.values())
+
+    @staticmethod
+    def from_module(module: nn.Module, layers: Sequence[str] | None = None) -> "Model":
+        """Any ``nn.Module`` as a model; see :class:`fedstill.models.module.ModuleModel`."""
+        from fedstill.models.module import ModuleModel
+
+        return ModuleModel(module, layers)

@@ -1,0 +1,79 @@
+"""A user's own ``nn.Module`` as a model."""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedstill.errors import RequestError
+from fedstill.models.model import Model
+from fedstill.types import Params
+
+
+class ModuleModel(Model):
+    """Wraps a module that maps a batch of inputs to logits.
+
+    ``layers`` names the submodules whose outputs are the features, in order; left out, the
+    input of the last ``nn.Linear`` is the only one. The module itself is copied, never trained.
+    """
+
+    def __init__(self, module: nn.Module, layers: Sequence[str] | None = None) -> None:
+        self._module = copy.deepcopy(module).eval()
+        submodules = dict(self._module.named_modules())
+        for name, submodule in submodules.items():
+            if isinstance(submodule, _BatchNorm):
+                raise RequestError(
+                    f"model: '{name}' is a batch norm, which mixes the records of a batch and "
+                    "remembers them; use GroupNorm or InstanceNorm instead"
+                )
+        unknown = [name for name in layers or () if name not in submodules]
+        if unknown:
+            raise RequestError(
+                f"model: no submodule '{unknown[0]}'; there are: "
+                + ", ".join(filter(None, submodules))
+            )
+        linear = [m for m in submodules.values() if isinstance(m, nn.Linear)]
+        if layers is None and not linear:
+            raise RequestError("model: no nn.Linear in this module; name its feature `layers`")
+        self._watched = [submodules[name] for name in layers] if layers else []
+        self._last = linear[-1] if linear else None
+
+    def init(self, generator: torch.Generator) -> Params:
+        """Each submodule's own initialisation, its randomness taken from ``generator``.
+
+        PyTorch's initialisers draw from the global generator, so it is lent the stream's state
+        and gets its own back afterwards.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(generator.get_state())
+            for submodule in self._module.modules():
+                reset = getattr(submodule, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return {k: v.detach().clone() for k, v in self._module.named_parameters()}
+
+    def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
+        outputs: list[Tensor] = []
+        hooks = [
+            watched.register_forward_hook(lambda _module, _inputs, out: outputs.append(out))
+            for watched in self._watched
+        ]
+        if not self._watched and self._last is not None:
+            hooks.append(
+                self._last.register_forward_pre_hook(
+                    lambda _module, inputs: outputs.append(inputs[0])
+                )
+            )
+        try:
+            logits = self.apply(params, x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return (*outputs, logits)
+
+    def apply(self, params: Params, x: Tensor) -> Tensor:
+        logits: Tensor = functional_call(self._module, params, (x,))
+        return logits

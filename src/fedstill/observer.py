@@ -1,0 +1,33 @@
+"""What a run tells whoever is watching. The default watcher says nothing."""
+
+from pathlib import Path
+
+from fedstill.record import RoundMetrics, Summary
+
+
+class Observer:
+    """Override what you care about. Calls come in the order of this class."""
+
+    def started(self, folder: Path, summary: Summary, rounds: int, done: int) -> None:
+        """The run begins, or goes on after ``done`` rounds."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know, once."""
+
+    def round_started(self, round: int, clients: list[int]) -> None:
+        """These clients were sampled."""
+
+    def client_progress(self, client: int, step: int, steps: int) -> None:
+        """A client is this far. May come from another thread."""
+
+    def client_done(self, client: int, error: str | None) -> None:
+        """A client answered, or failed for this reason."""
+
+    def server_progress(self, step: int, steps: int) -> None:
+        """The server is this far."""
+
+    def round_done(self, metrics: RoundMetrics) -> None:
+        """The round is over and recorded."""
+
+    def finished(self, folder: Path, summary: Summary) -> None:
+        """The run has ended; ``summary.status`` says how."""

@@ -1,0 +1,238 @@
+"""The run folder: everything about one run, readable while it runs and after it.
+
+config.toml         everything resolved
+partition.safetensors
+metrics.jsonl       a line a round
+summary.json        the run in one object
+model.safetensors   the model at the end
+synthetic/          the clients' synthetic sets, a file a round, where the method makes some
+checkpoint/         what --resume goes on from
+errors.log          only if something failed: the tracebacks
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from fedstill import tree
+from fedstill.checkpoint import Checkpoints
+from fedstill.config import changed_keys
+from fedstill.data import Partition
+from fedstill.errors import RequestError, RunError
+from fedstill.files import append_line, write_atomically
+from fedstill.synthetic import About, SyntheticSet, save_sets
+from fedstill.tables import Table, read_toml
+from fedstill.types import Params
+
+# What a run that was killed before it existed may leave behind.
+_LEFTOVER = re.compile(r"\.lock|partition\.safetensors|\..*\.tmp")
+
+
+@dataclass(frozen=True)
+class RoundMetrics:
+    """A line of ``metrics.jsonl``. Bytes and seconds are this round's alone.
+
+    ``accuracy`` and ``loss`` are of the test split, ``None`` in a round without evaluation.
+    ``failed`` gives the reason for every sampled client whose reply is not in the model.
+    ``details`` are the method's own numbers.
+    """
+
+    round: int
+    accuracy: float | None
+    loss: float | None
+    up_bytes: int
+    down_bytes: int
+    seconds: float
+    epsilon: float | None
+    clients: list[int]
+    failed: dict[int, str] = field(default_factory=dict)
+    details: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``summary.json``. Bytes and seconds are the whole run's; accuracy is the last measured."""
+
+    method: str
+    data: str
+    clients: int
+    partition: str
+    seed: int
+    rounds_done: int
+    accuracy: float | None
+    best_accuracy: float | None
+    loss: float | None
+    up_bytes: int
+    down_bytes: int
+    seconds: float
+    epsilon: float | None
+    delta: float | None
+    status: str
+    model: str
+    model_size: int
+    data_sha256: str
+    partition_sha256: str
+    version: str
+
+    def after(self, history: "Sequence[RoundMetrics]", status: str) -> "Summary":
+        """The same run after these rounds."""
+        measured = [m for m in history if m.accuracy is not None]
+        return replace(
+            self,
+            rounds_done=history[-1].round if history else 0,
+            accuracy=measured[-1].accuracy if measured else None,
+            best_accuracy=max(
+                (m.accuracy for m in measured if m.accuracy is not None), default=None
+            ),
+            loss=measured[-1].loss if measured else None,
+            up_bytes=sum(m.up_bytes for m in history),
+            down_bytes=sum(m.down_bytes for m in history),
+            seconds=sum(m.seconds for m in history),
+            status=status,
+        )
+
+
+class RunFolder:
+    """One run's folder, held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoint")
+        self._lock: int | None = None
+
+    @staticmethod
+    def fresh_name(method: str, data: str, parent: Path = Path("runs")) -> Path:
+        """The first free ``runs/METHOD-DATA-001``."""
+        words = f"{method.rpartition(':')[2]}-{Path(data).stem}".lower()
+        stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in words)
+        return next(
+            path for i in range(1, 10**6) if not (path := parent / f"{stem}-{i:03d}").exists()
+        )
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / "config.toml").exists()
+
+    def refuse_unless_free(self) -> None:
+        """A folder that holds anything is left alone."""
+        if self.holds_run:
+            raise RequestError(
+                f"--out {self.path}: this folder holds another run; go on with it with --resume, "
+                "or name another folder"
+            )
+        foreign = self.path.exists() and (
+            not self.path.is_dir()
+            or any(not _LEFTOVER.fullmatch(p.name) for p in self.path.iterdir())
+        )
+        if foreign:
+            raise RequestError(f"--out {self.path}: not an empty folder; name another one")
+
+    def create(self, config: Table, partition: Partition) -> None:
+        """Begin a run here. The configuration comes last: with it the run exists."""
+        self.refuse_unless_free()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._acquire()
+            partition.save(self.path / "partition.safetensors")
+            write_atomically(self.path / "config.toml", tomli_w.dumps(config).encode())
+        except OSError as error:
+            raise RequestError(f"--out {self.path}: {error.strerror}; name another one") from error
+
+    def reopen(self, config: Table, summary: Summary) -> None:
+        """Go on with the run here, if it is the same experiment on the same data."""
+        self._acquire()
+        changed = changed_keys(self.read_config(), config)
+        if changed:
+            self.close()
+            raise RequestError(
+                f"--resume: the run in {self.path} was begun with other settings: "
+                f"{', '.join(changed)}; drop these options, or start anew with another --out"
+            )
+        saved = Partition.load(self.path / "partition.safetensors")
+        before = self.read_summary() if (self.path / "summary.json").exists() else summary
+        if saved.digest != summary.partition_sha256 or before.data_sha256 != summary.data_sha256:
+            self.close()
+            raise RequestError(
+                f"--resume: the data are not those that the run in {self.path} was begun with; "
+                "bring them back, or start anew with another --out"
+            )
+
+    def read_config(self) -> Table:
+        """The resolved configuration of the run."""
+        return read_toml(self.path / "config.toml")
+
+    def _acquire(self) -> None:
+        self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            raise RequestError(f"{self.path}: another process is working on this run") from error
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def add_metrics(self, metrics: RoundMetrics) -> None:
+        """Append a round's line."""
+        append_line(self.path / "metrics.jsonl", msgspec.json.encode(metrics))
+
+    def read_metrics(self, up_to: int | None = None) -> list[RoundMetrics]:
+        """The rounds so far; a line that a kill cut short is passed over."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        rounds: dict[int, RoundMetrics] = {}
+        for line in lines:
+            try:
+                metrics = msgspec.json.decode(line, type=RoundMetrics)
+            except msgspec.MsgspecError:
+                continue
+            if up_to is None or metrics.round <= up_to:
+                rounds[metrics.round] = metrics
+        return [rounds[r] for r in sorted(rounds)]
+
+    def rewrite_metrics(self, metrics: Sequence[RoundMetrics]) -> None:
+        """Replace the lines: rounds after the checkpoint will be computed again."""
+        lines = b"".join(msgspec.json.encode(m) + b"\n" for m in metrics)
+        write_atomically(self.path / "metrics.jsonl", lines)
+
+    def write_summary(self, summary: Summary) -> None:
+        """Replace ``summary.json``."""
+        text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
+        write_atomically(self.path / "summary.json", text + b"\n")
+
+    def read_summary(self) -> Summary:
+        """The run in one object."""
+        path = self.path / "summary.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Summary)
+        except OSError as error:
+            raise RunError(f"{path}: {error.strerror}") from error
+        except msgspec.MsgspecError as error:
+            raise RunError(f"{path}: {error}") from error
+
+    def write_model(self, params: Params, about: Mapping[str, Any]) -> None:
+        """Replace ``model.safetensors``. No time or path goes in: equal runs, equal bytes."""
+        write_atomically(self.path / "model.safetensors", tree.pack(params, about))
+
+    def read_model(self) -> Params:
+        """The model at the end of the run."""
+        return tree.unpack((self.path / "model.safetensors").read_bytes())[0]
+
+    def write_synthetic(self, sets: Mapping[int, SyntheticSet], about: About) -> None:
+        """Keep a round's synthetic sets. A resumed round writes the same bytes again."""
+        save_sets(self.path / "synthetic" / f"round-{about.round:04d}.safetensors", sets, about)
+
+    def log_error(self, text: str) -> None:
+        """Keep a traceback for whoever has to find the cause."""
+        append_line(self.path / "errors.log", text.encode())

@@ -1,0 +1,250 @@
+"""``fedstill.run``: one experiment from request to result."""
+
+import errno
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedstill.config import resolve, spelled_out
+from fedstill.data import Dataset, load
+from fedstill.engine.local import local_engine
+from fedstill.errors import FedstillError, Interrupted, RequestError, RunError
+from fedstill.federation import Federation
+from fedstill.models import Model
+from fedstill.observer import Observer
+from fedstill.record import RoundMetrics, RunFolder, Summary
+from fedstill.setup import Setup, deal
+from fedstill.tables import Table, as_table, merged, nested, read_toml
+from fedstill.types import Params
+from fedstill.version import VERSION
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave."""
+
+    folder: Path
+    summary: Summary
+    metrics: list[RoundMetrics]
+    model: Model
+    params: Params
+
+
+def run(
+    method: Any = None,
+    *,
+    data: str | Dataset | None = None,
+    data_dir: str | Path | None = None,
+    clients: int | None = None,
+    partition: str | None = None,
+    participation: float | None = None,
+    rounds: int | None = None,
+    model: str | Model | torch.nn.Module | None = None,
+    engine: str | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    set: Mapping[str, Any] | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+) -> Result:
+    """Run one federated experiment; the same words as ``fedstill run``.
+
+    Beyond names, ``method`` may be a method object, ``data`` a ``Dataset`` (see
+    ``fedstill.arrays``) and ``model`` a ``Model`` or an ``nn.Module``. ``set`` takes dotted keys,
+    ``config`` a TOML file or a table; ``set`` wins over the words, and they win over ``config``.
+
+    >>> result = fedstill.run("fedavg", rounds=5, set={"method.local_epochs": 2})
+    >>> result.summary.accuracy
+    """
+    words = {
+        "method": method if isinstance(method, str) else None,
+        "model": model if isinstance(model, str) else None,
+        "data.name": data if isinstance(data, str) else None,
+        "data.dir": None if data_dir is None else str(data_dir),
+        "clients": clients,
+        "partition": partition,
+        "participation": participation,
+        "rounds": rounds,
+        "engine.name": engine,
+        "engine.workers": workers,
+        "device": device,
+        "seed": seed,
+    }
+    own = _own_objects(method, data, model)
+    table = read_toml(Path(config)) if isinstance(config, str | Path) else dict(config or {})
+    request = merged(
+        spelled_out(table),
+        own.request,
+        spelled_out(nested({k: v for k, v in words.items() if v is not None})),
+        spelled_out(nested(set or {})),
+    )
+    return execute(request, own=own, out=out, resume=resume, observer=observer)
+
+
+@dataclass(frozen=True)
+class OwnObjects:
+    """Objects handed over in Python instead of names; the record keeps the names they go by."""
+
+    method: Any = None
+    data: Dataset | None = None
+    model: Model | None = None
+    model_name: str | None = None
+
+    @property
+    def request(self) -> Table:
+        """What the objects stand for in the configuration."""
+        request: Table = {}
+        if self.method is not None:
+            settings = as_table(self.method)
+            request["method"] = {"name": _path_of(self.method), **settings}
+        if self.data is not None:
+            request["data"] = {"name": self.data.name}
+        if self.model is not None:
+            request["model"] = {"name": self.model_name}
+        return request
+
+
+def _own_objects(method: Any, data: Any, model: Any) -> OwnObjects:
+    name = _path_of(model)
+    if isinstance(model, torch.nn.Module):
+        model = Model.from_module(model)
+    return OwnObjects(
+        None if isinstance(method, str) else method,
+        data if isinstance(data, Dataset) else None,
+        model if isinstance(model, Model) else None,
+        name,
+    )
+
+
+def _path_of(value: Any) -> str:
+    return f"{type(value).__module__}:{type(value).__qualname__}"
+
+
+def execute(
+    request: Mapping[str, Any],
+    *,
+    own: OwnObjects | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> Result:
+    """Run, or go on with, the experiment that a request asks for."""
+    own = own or OwnObjects()
+    folder = RunFolder(Path(out)) if out is not None else None
+    if resume:
+        folder = _begun(folder)
+        request = merged(folder.read_config(), request)
+    elif folder is not None:
+        folder.refuse_unless_free()
+    experiment = resolve(request, own.method)
+    dataset = own.data or load(experiment.data)
+    pooled = bool(getattr(own.method or experiment.build_method(), "pooled", False))
+    setup = Setup(
+        experiment, dataset, deal(experiment, dataset, pooled=pooled), own.method, own.model
+    )
+    if folder is None:
+        folder = RunFolder(RunFolder.fresh_name(experiment.method["name"], dataset.name))
+    summary = _first_summary(setup)  # builds the model: a wrong setting shows before any file
+    if resume:
+        folder.reopen(experiment.table, summary)
+    else:
+        folder.create(experiment.table, setup.partition)
+    try:
+        return _run_in(folder, setup, summary, observer or Observer())
+    finally:
+        folder.close()
+
+
+def _begun(folder: RunFolder | None) -> RunFolder:
+    if folder is None:
+        raise RequestError("--resume: name the run's folder with --out")
+    if not folder.holds_run:
+        raise RequestError(
+            f"--resume: there is no run in {folder.path}; drop --resume to begin one"
+        )
+    return folder
+
+
+def _first_summary(setup: Setup) -> Summary:
+    experiment = setup.experiment
+    return Summary(
+        method=experiment.method["name"],
+        data=setup.dataset.name,
+        clients=setup.partition.clients,
+        partition=experiment.partition,
+        seed=experiment.seed,
+        rounds_done=0,
+        accuracy=None,
+        best_accuracy=None,
+        loss=None,
+        up_bytes=0,
+        down_bytes=0,
+        seconds=0.0,
+        epsilon=None,
+        delta=None,
+        status="running",
+        model=experiment.model["name"],
+        model_size=setup.task.model.size,
+        data_sha256=setup.dataset.fingerprint,
+        partition_sha256=setup.partition.digest,
+        version=VERSION,
+    )
+
+
+def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer) -> Result:
+    federation = Federation(setup, folder, observer)
+
+    def conclude(status: str) -> Summary:
+        summary = first.after(federation.history, status)
+        folder.write_summary(summary)
+        return summary
+
+    with _explained(folder, conclude):
+        federation.begin()
+        rounds = setup.experiment.rounds
+        observer.started(folder.path, conclude("running"), rounds, federation.round)
+        if federation.round < rounds:
+            with local_engine(setup, federation.clients_a_round) as engine:
+                while federation.round < rounds:
+                    federation.step(engine)
+                    conclude("running")
+        params = setup.method.params(federation.state)
+        folder.write_model(params, {"method": first.method, "model": setup.experiment.model})
+        summary = conclude("done")
+    observer.finished(folder.path, summary)
+    return Result(folder.path, summary, federation.history, setup.task.model, params)
+
+
+@contextmanager
+def _explained(folder: RunFolder, conclude: Callable[[str], Summary]) -> Iterator[None]:
+    """Whatever stops a run leaves a summary that says so, and an error that says what to do."""
+    again = f"go on with: fedstill run --resume --out {folder.path}"
+    try:
+        yield
+    except KeyboardInterrupt:
+        conclude("interrupted")
+        raise Interrupted(f"interrupted; {again}") from None
+    except OSError as error:
+        with suppress(OSError):  # the disk may be full
+            conclude("failed")
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "make room, then " if full else ""
+        where = f" ({error.filename})" if error.filename else ""
+        reason = f"{error.strerror or error}{where}"
+        raise RunError(f"{reason}; nothing that was done is lost: {remedy}{again}") from error
+    except FedstillError:
+        conclude("failed")
+        raise
+    except Exception as error:
+        conclude("failed")
+        folder.log_error(traceback.format_exc())
+        log = folder.path / "errors.log"
+        raise RunError(f"{type(error).__name__}: {error} (traceback in {log})") from error

@@ -1,0 +1,1 @@
+"""Mathematics that more than one method uses. Round logic stays in the methods."""

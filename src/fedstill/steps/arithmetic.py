@@ -1,0 +1,45 @@
+"""Weights as vectors: the few operations that methods need. Inputs are never changed."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedstill.types import Params
+
+
+def zeros_like(params: Params) -> Params:
+    """The zero vector of this shape."""
+    return {k: torch.zeros_like(v) for k, v in params.items()}
+
+
+def add(a: Params, b: Params, scale: float = 1.0) -> Params:
+    """a + scale * b."""
+    return {k: torch.add(v, b[k], alpha=scale) for k, v in a.items()}
+
+
+def subtract(a: Params, b: Params) -> Params:
+    """a - b."""
+    return {k: v - b[k] for k, v in a.items()}
+
+
+def scaled(a: Params, factor: float) -> Params:
+    """factor * a."""
+    return {k: v * factor for k, v in a.items()}
+
+
+def weighted_sum(vectors: Sequence[Params], weights: Sequence[float]) -> Params:
+    """sum_k weights[k] * vectors[k], added up in the given order."""
+    total = scaled(vectors[0], weights[0])
+    for vector, weight in zip(vectors[1:], weights[1:], strict=True):
+        for name, tensor in vector.items():
+            total[name].add_(tensor, alpha=weight)
+    return total
+
+
+def norm(a: Params) -> Tensor:
+    """Euclidean length over all weights together."""
+    length: Tensor = torch.linalg.vector_norm(
+        torch.stack([torch.linalg.vector_norm(v) for v in a.values()])
+    )
+    return length

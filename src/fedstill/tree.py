@@ -1,0 +1,148 @@
+"""Typed values as tensors and plain text, and back.
+
+Messages and states are dataclasses of tensors and scalars. ``flatten`` takes one apart into its
+tensors, by dotted name, and a skeleton of JSON values that holds the rest; ``build`` puts it
+together again from the type's annotations. No code is ever loaded from bytes.
+"""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedstill.files import HEADER, read_safetensors
+
+_TENSOR = "#"  # where the skeleton points to a tensor of the same dotted name
+
+
+class MalformedError(ValueError):
+    """Bytes or values that do not have the shape of the type they should become."""
+
+
+def flatten(value: Any, name: str = "") -> tuple[dict[str, Tensor], Any]:
+    """The tensors in ``value`` by dotted name, and its skeleton."""
+    if isinstance(value, Tensor):
+        return {name: value}, _TENSOR
+    if value is None or isinstance(value, bool | int | float | str):
+        return {}, value
+    if isinstance(value, tuple):
+        parts = [flatten(item, _join(name, str(i))) for i, item in enumerate(value)]
+        return {k: v for tensors, _ in parts for k, v in tensors.items()}, [s for _, s in parts]
+    if dataclasses.is_dataclass(value):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        tensors: dict[str, Tensor] = {}
+        skeleton: dict[str, Any] = {}
+        for key, item in value.items():
+            inner, skeleton[key] = flatten(item, _join(name, key))
+            tensors |= inner
+        return tensors, skeleton
+    raise TypeError(f"{name or 'value'}: a {type(value).__name__} cannot be stored or sent")
+
+
+def build(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, name: str = "") -> Any:
+    """The value of type ``kind`` that ``flatten`` took apart."""
+    where = name or "value"
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if skeleton is None and type(None) in arguments:
+            return None
+        kind = next(a for a in arguments if a is not type(None))
+        return build(kind, tensors, skeleton, name)
+    if kind is Tensor:
+        if skeleton != _TENSOR or name not in tensors:
+            raise MalformedError(f"{where} should be a tensor")
+        return tensors[name]
+    if origin is tuple:
+        if not isinstance(skeleton, list):
+            raise MalformedError(f"{where} should be a list")
+        kinds = arguments[:1] * len(skeleton) if arguments[-1] is ... else arguments
+        if len(kinds) != len(skeleton):
+            raise MalformedError(f"{where} should have {len(kinds)} items, not {len(skeleton)}")
+        return tuple(
+            build(k, tensors, s, _join(name, str(i)))
+            for i, (k, s) in enumerate(zip(kinds, skeleton, strict=True))
+        )
+    if origin is dict or kind is dict:
+        if not isinstance(skeleton, dict):
+            raise MalformedError(f"{where} should be a table")
+        item = arguments[1] if arguments else Tensor
+        return {k: build(item, tensors, s, _join(name, k)) for k, s in skeleton.items()}
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(kind, tensors, skeleton, name)
+    try:
+        return msgspec.convert(skeleton, kind)
+    except msgspec.ValidationError as error:
+        raise MalformedError(f"{where}: {error}") from error
+
+
+def _build_dataclass(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, name: str) -> Any:
+    hints = get_type_hints(kind)
+    fields = [f.name for f in dataclasses.fields(kind)]
+    if not isinstance(skeleton, dict) or set(skeleton) != set(fields):
+        raise MalformedError(f"{name or 'value'} should have the fields {', '.join(fields)}")
+    return kind(**{f: build(hints[f], tensors, skeleton[f], _join(name, f)) for f in fields})
+
+
+def dump(value: Any) -> bytes:
+    """Exact bytes of a value: the safetensors layout with the skeleton in its header."""
+    tensors, skeleton = flatten(value)
+    return pack(tensors, {"skeleton": skeleton})
+
+
+def load(data: bytes, kind: Any, device: torch.device | str = "cpu") -> Any:
+    """The value of type ``kind`` in bytes from ``dump``, its tensors on ``device``."""
+    tensors, header = unpack(data)
+    return build(kind, to_device(tensors, device), header.get("skeleton"))
+
+
+def map_file(path: Path, kind: Any) -> Any:
+    """The value of type ``kind`` in a file of ``dump``'s bytes.
+
+    Its tensors are mapped, not read: several processes share one copy.
+    """
+    tensors, header = read_safetensors(path)
+    return build(kind, tensors, header["skeleton"])
+
+
+def to_device(tensors: Mapping[str, Tensor], device: torch.device | str) -> dict[str, Tensor]:
+    """The same tensors on another device (no copy where they are there already)."""
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def pack(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
+    """One safetensors file in memory."""
+    text = msgspec.json.encode(header).decode()
+    plain: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().contiguous().cpu()
+        # safetensors refuses tensors that share memory, such as two views of one array.
+        place = value.untyped_storage().data_ptr()
+        plain[name] = value.clone() if place in memory else value
+        memory.add(place)
+    return safetensors.torch.save(plain, metadata={HEADER: text})
+
+
+def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and header of bytes from ``pack``."""
+    try:
+        tensors = safetensors.torch.load(data)
+        length = int.from_bytes(data[:8], "little")
+        layout = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
+        text = layout.get("__metadata__", {}).get(HEADER, "{}")
+        header = msgspec.json.decode(text, type=dict[str, Any])
+    except (SafetensorError, msgspec.DecodeError, ValueError, KeyError, AttributeError) as error:
+        raise MalformedError(f"not a safetensors message: {error}") from error
+    return tensors, header
+
+
+def _join(name: str, part: str) -> str:
+    return f"{name}.{part}" if name else part

@@ -1,0 +1,210 @@
+"""The commands as a user meets them: real processes, exit codes, one-line errors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedstill.cli import app
+from fedstill.cli.progress import LiveProgress, PlainProgress, in_bytes, in_percent, in_time
+from fedstill.errors import RequestError
+from fedstill.record import RoundMetrics, Summary
+
+RUNNER = CliRunner()
+
+
+def fedstill(*words: str, cwd: Path, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "fedstill", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+QUICK = ("--model", "mlp", "--rounds", "2", "--clients", "3", "--workers", "1")
+
+
+def test_run_and_its_json(tmp_path: Path) -> None:
+    done = fedstill("run", "fedavg", *QUICK, "--json", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert json.loads(lines[-1]) == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "run folder: run" in lines
+    assert "round 2/2  accuracy " in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr  # plain lines when not a terminal
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "fedagv"), "no method 'fedagv'; did you mean 'fedavg'"),
+        (("run",), "method: which one?"),
+        (("run", "fedavg", "--set", "method.mu=1"), "method.mu: no such setting"),
+        (("run", "fedavg", "--data", "mnist"), "--data-dir"),
+        (("run", "fedavg", "--data", "mnist", "--data-dir", "nowhere"), "nowhere"),
+        (("run", "fedavg", "--partition", "dirichlet:-1"), "dirichlet:-1"),
+        (("run", "fedavg", "--clients", "99999"), "99999"),
+        (("run", "fedavg", "--resume"), "name the run's folder with --out"),
+        (("run", "fedavg", "--config", "none.toml"), "none.toml: cannot be read"),
+        (("partition", "--data", "nothing-like-it"), "nothing-like-it"),
+        (("list", "metods"), "did you mean 'methods'"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_exit_code_2(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedstill import cli
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedstill", *words])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    errors: list[str] = []
+    monkeypatch.setattr(Console, "print", lambda _self, text, **_kw: errors.append(str(text)))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert "\n" not in errors[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_errors_reach_the_terminal_as_one_line(tmp_path: Path) -> None:
+    failed = fedstill("run", "fedagv", cwd=tmp_path)
+    assert failed.returncode == 2
+    assert failed.stderr.count("\n") == 1
+    assert failed.stdout == ""
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_failed_run_is_exit_code_1(tmp_path: Path) -> None:
+    words = ("--set", "method.learning_rate=1e30", "--out", "run")
+    failed = fedstill("run", "fedavg", *QUICK, *words, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "Traceback" not in failed.stderr
+    assert "did the training diverge" in failed.stderr.splitlines()[-1]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, how: signal.Signals, workers: str) -> None:
+    words = ["--model", "mlp", "--clients", "3", "--rounds", "200", "--workers", workers]
+    command = [sys.executable, "-m", "fedstill", "run", "fedavg", *words, "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 100
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 2):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(how)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "go on with: fedstill run --resume --out run" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "interrupted"
+    assert not _children_of(process.pid)
+
+
+def _children_of(parent: int) -> list[str]:
+    listed = subprocess.run(
+        ["ps", "--ppid", str(parent), "-o", "pid="], capture_output=True, text=True
+    )
+    return listed.stdout.split()
+
+
+def test_partition_shows_and_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = RUNNER.invoke(
+        app, ["partition", "--clients", "5", "--partition", "classes:2", "--json"]
+    )
+    assert shown.exit_code == 0, shown.output
+    answer = json.loads(shown.output.splitlines()[-1])
+    assert len(answer["counts"]) == 5
+    assert all(sum(count > 0 for count in row) == 2 for row in answer["counts"])
+    assert (tmp_path / "partition.png").read_bytes().startswith(b"\x89PNG")
+    assert "picture: partition.png" in shown.output
+
+
+def test_partition_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fedstill as package
+
+    monkeypatch.chdir(tmp_path)
+    shown = RUNNER.invoke(app, ["partition", "--seed", "3", "--json"])
+    result = package.run("fedavg", seed=3, rounds=1, workers=1, model="mlp", out="run")
+    assert json.loads(shown.output.splitlines()[-1])["sha256"] == result.summary.partition_sha256
+
+
+def test_list_names_everything() -> None:
+    listed = RUNNER.invoke(app, ["list"]).output
+    for name in ("fedavg", "scaffold", "digits", "cifar100", "convnet-small", "resnet18"):
+        assert name in listed
+    assert "scaffold" not in RUNNER.invoke(app, ["list", "models"]).output
+
+
+@pytest.mark.parametrize("command", ["run", "partition", "list"])
+def test_help_and_version(command: str) -> None:
+    assert RUNNER.invoke(app, [command, "--help"]).exit_code == 0
+    assert RUNNER.invoke(app, ["--version"]).output.startswith("fedstill ")
+    assert isinstance(RUNNER.invoke(app, ["run", "nonsense"]).exception, RequestError)
+
+
+def test_numbers_for_people() -> None:
+    assert [in_bytes(n) for n in (7, 1234, 5_600_000, 7.7e9, 2e13)] == [
+        "7 B",
+        "1.2 kB",
+        "5.6 MB",
+        "7.7 GB",
+        "20.0 TB",
+    ]
+    assert [in_time(s) for s in (5, 75, 3700)] == ["0:05", "1:15", "1:01:40"]
+    assert in_percent(0.93124) == "93.12%"
+    assert in_percent(None) == "-"
+
+
+SUMMARY = Summary(
+    "fedavg", "digits", 3, "iid", 0, 0, None, None, None, 0, 0, 0.0, None, None, "running",
+    "mlp", 100, "", "", "0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_progress_tells_round_client_step_accuracy_bytes_and_time_left(live: bool) -> None:
+    with open(os.devnull, "w") as nowhere:
+        console = Console(file=nowhere, record=True, force_terminal=live, width=120)
+        watcher = LiveProgress(console) if live else PlainProgress(console)
+        watcher.started(Path("run"), SUMMARY, 2, 0)
+        watcher.note("by the way")
+        watcher.round_started(1, [0, 1])
+        watcher.client_progress(1, 3, 9)
+        watcher.client_done(1, None)
+        watcher.client_done(0, "no luck")
+        watcher.server_progress(1, 2)
+        watcher.round_done(RoundMetrics(1, 0.5, 1.0, 2000, 1000, 0.1, 1.5, [1], {0: "no luck"}))
+        if isinstance(watcher, LiveProgress):
+            assert [task.completed for task in watcher.bars.tasks] == [0.5, 1.0]
+            whole = watcher.bars.tasks[0].fields["detail"]
+            assert whole.startswith("1/2  accuracy 50.00%  up 2.0 kB  down 1.0 kB  left ")
+        watcher.finished(Path("run"), SUMMARY)
+        watcher.stop()
+        text = console.export_text()
+    for words in (
+        "fedavg on digits: 3 clients, iid, mlp (100 weights), seed 0",
+        "note: by the way",
+        "client 0 failed: no luck",
+        "round 1/2  accuracy 50.00%  loss 1.0000  up 2.0 kB  down 1.0 kB  epsilon 1.50  failed 1",
+        "left 0:00",
+    ):
+        assert words in text

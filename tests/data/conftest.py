@@ -1,0 +1,72 @@
+"""Tiny data sets that the tests write themselves."""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+Writer = Callable[..., Path]
+
+
+def png(value: int = 0, size: tuple[int, int] = (4, 4), mode: str = "L") -> bytes:
+    """An image whose pixels count up from ``value``."""
+    channels = 3 if mode == "RGB" else 1
+    count = size[0] * size[1] * channels
+    pixels = ((np.arange(count) + value) % 256).astype(np.uint8)
+    shape = (size[1], size[0], channels) if channels > 1 else (size[1], size[0])
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.reshape(shape)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test reads or writes the user's cache."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("FEDSTILL_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def write_parquet() -> Writer:
+    """Write a parquet file in the Hugging Face layout."""
+
+    def write(
+        path: Path,
+        images: Sequence[bytes | None],
+        labels: Sequence[object],
+        names: Sequence[str] | None = None,
+        image_column: str = "image",
+        label_column: str = "label",
+        **more: Sequence[object],
+    ) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cells = [{"bytes": data, "path": None} for data in images]
+        kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        columns = {image_column: pa.array(cells, kind), label_column: pa.array(labels), **more}
+        table = pa.table(columns)
+        if names is not None:
+            features = {label_column: {"names": list(names), "_type": "ClassLabel"}}
+            entry = json.dumps({"info": {"features": features}})
+            table = table.replace_schema_metadata({"huggingface": entry})
+        pq.write_table(table, path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def small_set(tmp_path: Path, write_parquet: Writer) -> Path:
+    """A folder with 12 training and 4 test records of 3 classes."""
+    folder = tmp_path / "sets" / "small"
+    labels = [i % 3 for i in range(12)]
+    names = ["cat", "dog", "eel"]
+    write_parquet(folder / "train.parquet", [png(i) for i in range(12)], labels, names)
+    write_parquet(folder / "test.parquet", [png(100 + i) for i in range(4)], labels[:4], names)
+    return folder

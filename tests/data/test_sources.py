@@ -1,0 +1,293 @@
+"""Names, folders, files and the hub: what each name means, and what a wrong one says."""
+
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedstill.data import SOURCES, DataSettings, Scaling, load
+from fedstill.data.digits import SCALING
+from fedstill.errors import RequestError
+
+from .conftest import png
+
+
+def refused(settings: DataSettings) -> str:
+    with pytest.raises(RequestError) as caught:
+        load(settings)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def images(folder: Path, count: int, start: int = 0) -> None:
+    folder.mkdir(parents=True)
+    for i in range(count):
+        (folder / f"{i:02}.png").write_bytes(png(start + i))
+
+
+def test_the_built_in_digits_are_real_and_fixed() -> None:
+    data = load(DataSettings())
+    assert (data.name, data.shape, data.classes) == ("digits", (1, 8, 8), 10)
+    assert (len(data.train), len(data.test)) == (1438, 359)
+    assert data.train.inputs.dtype == torch.uint8
+    assert int(data.train.inputs.max()) == 255
+    assert data.fingerprint.startswith("39c073e0")
+    pixels = data.train.inputs.double() / 255  # the constants are those of the public part
+    assert data.scaling.mean[0] == pytest.approx(float(pixels.mean()), abs=1e-4)
+    assert data.scaling.std[0] == pytest.approx(float(pixels.std()), abs=2e-4)
+    assert bool(torch.isfinite(data.scaling(data.train.inputs)).all())
+
+
+def test_digits_are_scikit_learns_own() -> None:
+    reference = pytest.importorskip("sklearn.datasets").load_digits()
+    data = load(DataSettings())
+    held_out = np.arange(len(reference.target)) % 5 == 4
+    expected = np.rint(reference.images * 255 / 16).astype(np.uint8)[:, None]
+    assert np.array_equal(data.test.inputs.numpy(), expected[held_out])
+    assert np.array_equal(data.train.inputs.numpy(), expected[~held_out])
+    assert np.array_equal(data.train.labels.numpy(), reference.target[~held_out])
+
+
+def test_digits_resize_and_refuse_columns() -> None:
+    assert load(DataSettings(image_size=16)).shape == (1, 16, 16)
+    assert "data.client_column" in refused(DataSettings(client_column="writer"))
+    assert "data.image_size" in refused(DataSettings(image_size=0))
+
+
+def test_every_source_is_described() -> None:
+    assert set(SOURCES) == {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100"}
+    for name, source in SOURCES.items():
+        assert source.name == name
+        assert source.description
+        assert len(source.scaling.mean) == len(source.scaling.std)
+        assert (source.hub is None) == (name == "digits")
+    assert SOURCES["digits"].scaling == SCALING
+
+
+def test_an_unknown_name_offers_the_nearest() -> None:
+    assert "did you mean 'mnist'" in refused(DataSettings(name="mnits"))
+    assert "no such file or folder" in refused(DataSettings(name="./nowhere"))
+    assert "empty" in refused(DataSettings(name=" "))
+
+
+def test_a_data_dir_without_the_set_says_what_it_holds(small_set: Path) -> None:
+    where = str(small_set.parent)
+    for name in ("cifar10", "tiny"):
+        message = refused(DataSettings(name=name, dir=where))
+        assert f"{where}/{name}/train.parquet" in message
+        assert f"{where}/{name}/test.parquet" in message
+        assert message.endswith("holds: small")
+    assert "no such folder" in refused(DataSettings(name="mnist", dir=where + "/no"))
+
+
+def test_a_folder_without_data_names_the_missing_files(tmp_path: Path, small_set: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    message = refused(DataSettings(name=str(tmp_path / "bare")))
+    assert "train.parquet and " in message
+    (small_set / "test.parquet").unlink()
+    message = refused(DataSettings(name=str(small_set)))
+    assert "test.parquet not found" in message
+    assert "train.parquet" not in message
+
+
+def test_the_users_constants_win_and_are_checked(small_set: Path) -> None:
+    name = str(small_set)
+    data = load(DataSettings(name=name, mean=(0.1,), std=(0.2,)))
+    assert data.scaling == Scaling((0.1,), (0.2,))
+    assert "one a channel" in refused(DataSettings(name=name, mean=(0.1, 0.1), std=(1.0, 1.0)))
+    assert "set both" in refused(DataSettings(name=name, mean=(0.1,)))
+    assert "set both" in refused(DataSettings(name=name, std=(0.1,)))
+    assert "greater than 0" in refused(DataSettings(name=name, mean=(0.1,), std=(0.0,)))
+    assert "finite" in refused(DataSettings(name=name, mean=(float("nan"),), std=(1.0,)))
+
+
+def test_an_image_folder_with_its_own_test_split(tmp_path: Path) -> None:
+    root = tmp_path / "pets"
+    images(root / "train" / "dog", 3)
+    images(root / "train" / "cat", 2, start=50)
+    images(root / "test" / "cat", 1, start=90)
+    (root / "train" / "dog" / "notes.txt").write_text("not an image")
+    (root / "train" / ".hidden").mkdir()
+    data = load(DataSettings(name=str(root)))
+    assert (data.name, data.class_names) == ("pets", ("cat", "dog"))
+    assert data.train.labels.tolist() == [0, 0, 1, 1, 1]
+    assert data.train.inputs[:, 0, 0, 0].tolist() == [50, 51, 0, 1, 2]
+    assert data.test.inputs[0, 0, 0, 0] == 90
+    assert load(DataSettings(name=str(root))).fingerprint == data.fingerprint
+
+
+def test_a_flat_image_folder_holds_every_fifth_file_out(tmp_path: Path) -> None:
+    for number in (2, 10):
+        images(tmp_path / "flat" / str(number), 6, start=number)
+    data = load(DataSettings(name=str(tmp_path / "flat")))
+    assert data.class_names == ("2", "10")  # in numeric order
+    assert len(data.train) == 10
+    assert data.test.inputs[:, 0, 0, 0].tolist() == [6, 14]
+    assert data.test.labels.tolist() == [0, 1]
+
+
+def test_wrong_image_folders_are_explained(tmp_path: Path) -> None:
+    root = tmp_path / "pets"
+    images(root / "train" / "dog", 3)
+    assert "no test/" in refused(DataSettings(name=str(root)))
+    images(root / "test" / "wolf", 1)
+    assert "wolf" in refused(DataSettings(name=str(root)))
+    images(tmp_path / "few" / "a", 3)
+    assert "no test images" in refused(DataSettings(name=str(tmp_path / "few")))
+    (tmp_path / "few" / "b").mkdir()
+    assert "'b' has no training images" in refused(DataSettings(name=str(tmp_path / "few")))
+    images(tmp_path / "bad" / "a", 6)
+    (tmp_path / "bad" / "a" / "03.png").write_bytes(b"rubbish")
+    assert "03.png: the image cannot be decoded" in refused(DataSettings(name=f"{tmp_path}/bad"))
+    assert "no columns" in refused(DataSettings(name=f"{tmp_path}/bad", label_column="x"))
+
+
+def test_an_npz_file(tmp_path: Path) -> None:
+    path = tmp_path / "set.npz"
+    x = np.arange(4 * 5 * 5).reshape(4, 5, 5).astype(np.uint8)
+    y = np.array([0, 1, 0, 1])
+    np.savez(path, x_train=x, y_train=y, x_test=x[:2], y_test=y[:2], who=np.array([7, 7, 3, 3]))
+    data = load(DataSettings(name=str(path), client_column="who", image_size=10))
+    assert (data.name, data.shape) == ("set", (1, 10, 10))
+    assert data.group_names == ("3", "7")
+    assert "no array 'nobody'" in refused(DataSettings(name=str(path), client_column="nobody"))
+    np.savez(path, x_train=x)
+    assert "no array 'y_train'" in refused(DataSettings(name=str(path)))
+
+
+def test_an_npz_file_with_objects_is_never_unpickled(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (pytest.fail, ("unpickled",))
+
+    path = tmp_path / "trap.npz"
+    trap = np.array([Trap()], dtype=object)
+    np.savez(path, x_train=trap, y_train=trap, x_test=trap, y_test=trap)
+    assert "holds Python objects" in refused(DataSettings(name=str(path)))
+    path.write_bytes(b"PK rubbish")
+    assert "not a readable .npz" in refused(DataSettings(name=str(path)))
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    assert "single array" in refused(DataSettings(name=str(path)))
+    (tmp_path / "x.csv").write_text("1,2")
+    assert "not an .npz file" in refused(DataSettings(name=str(tmp_path / "x.csv")))
+
+
+def test_float_npz_is_used_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "float.npz"
+    x = np.linspace(-1, 1, 8).reshape(2, 4)
+    np.savez(path, x_train=x, y_train=[0, 1], x_test=x, y_test=[0, 1])
+    data = load(DataSettings(name=str(path)))
+    assert data.scaling.mean == ()
+    assert torch.equal(data.scaling(data.train.inputs), torch.from_numpy(x).float())
+
+
+def test_the_hub_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flwr_datasets", None)
+    monkeypatch.setattr("fedstill.data.hub._hub_has_address", lambda: True)
+    message = refused(DataSettings(name="mnist"))
+    assert "pip install 'fedstill[hub]'" in message
+    assert "--data-dir DIR" in message
+
+
+class FakeHub:
+    """Behaves like flwr_datasets.FederatedDataset over splits in memory."""
+
+    splits: dict[str, object] = {}  # noqa: RUF012
+
+    def __init__(self, *, dataset: str, partitioners: dict[str, int], shuffle: bool) -> None:
+        assert not shuffle
+        assert partitioners == {}
+        if dataset == "nobody/there":
+            raise ConnectionError("no route\nto host")
+
+    def load_split(self, split: str) -> object:
+        if split not in self.splits:
+            raise ValueError(f"The given split: '{split}' is not present")
+        return self.splits[split]
+
+
+@pytest.fixture
+def fake_hub(monkeypatch: pytest.MonkeyPatch) -> type[FakeHub]:
+    package = types.ModuleType("flwr_datasets")
+    package.FederatedDataset = FakeHub  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flwr_datasets", package)
+    monkeypatch.setattr("fedstill.data.hub._hub_has_address", lambda: True)
+    return FakeHub
+
+
+def test_a_hub_failure_is_one_line(fake_hub: type[FakeHub]) -> None:
+    message = refused(DataSettings(name="hub:nobody/there"))
+    assert "no route to host" in message
+    assert "--data-dir DIR" in message
+    assert "DIR/there/train.parquet" in message
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_a_hub_data_set_decodes_like_a_file(
+    fake_hub: type[FakeHub],
+    small_set: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: bool,
+) -> None:
+    tables = types.ModuleType("datasets.table")
+    tables.embed_table_storage = lambda table: table  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", types.ModuleType("datasets"))
+    monkeypatch.setitem(sys.modules, "datasets.table", tables)
+    import pyarrow.parquet as pq
+
+    class Stored:
+        def __init__(self, path: Path, columns: list[str] | None = None) -> None:
+            self.path = path
+            self.table = pq.read_table(path, columns=columns)
+            self.cache_files = [{"filename": str(path)}] if files else []
+            self.features = types.SimpleNamespace(arrow_schema=pq.read_schema(path))
+
+        def __len__(self) -> int:
+            return int(self.table.num_rows)
+
+        def with_format(self, kind: str) -> "Stored":
+            assert kind == "arrow"
+            return self
+
+        def select_columns(self, columns: list[str]) -> "Stored":
+            return Stored(self.path, columns)
+
+        def iter(self, batch_size: int) -> object:
+            yield self.table
+
+    splits = {"train": "train.parquet", "validation": "test.parquet"}
+    monkeypatch.setattr(fake_hub, "splits", {k: Stored(small_set / v) for k, v in splits.items()})
+    from_hub = load(DataSettings(name="hub:some/set"))
+    from_file = load(DataSettings(name=str(small_set)))
+    assert from_hub.name == "some/set"
+    assert from_hub.fingerprint == from_file.fingerprint
+    assert torch.equal(from_hub.test.inputs, from_file.test.inputs)
+
+
+def test_without_an_address_the_hub_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedstill.data import hub
+
+    def no_name(*_: object) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr("fedstill.data.hub.socket.getaddrinfo", no_name)
+    assert not hub._hub_has_address()
+    monkeypatch.setattr("fedstill.data.hub.socket.getaddrinfo", lambda *_: [])
+    assert hub._hub_has_address()
+    monkeypatch.setattr(hub, "getproxies", lambda: {"https": "http://proxy"})
+    assert hub._hub_has_address()
+
+
+def test_palette_images_become_colour(tmp_path: Path) -> None:
+    folder = tmp_path / "p" / "a"
+    folder.mkdir(parents=True)
+    for i in range(5):
+        Image.new("P", (3, 3), i).save(folder / f"{i}.png")
+    assert load(DataSettings(name=str(tmp_path / "p"))).shape == (3, 3, 3)

@@ -1,0 +1,97 @@
+"""The partition as a picture and as a table."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from fedstill.data import partition_picture, partition_table
+from fedstill.data.colours import NOTHING, shade, short_number
+
+
+def counts(clients: int, classes: int) -> np.ndarray:
+    table = np.random.default_rng(0).integers(0, 500, (clients, classes))
+    table[0, 0] = 0
+    table[-1] = 0  # an empty client
+    return table
+
+
+def printed(clients: int, classes: int, width: int = 80) -> str:
+    console = Console(width=width, record=True, no_color=True, file=io.StringIO())
+    names = [f"kind of thing {i}" for i in range(classes)]
+    console.print(partition_table(torch.from_numpy(counts(clients, classes)), names))
+    return console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("clients", "classes"), [(1, 1), (5, 10), (40, 10), (100, 3), (300, 26), (2500, 10), (6, 120)]
+)
+def test_a_picture_of_any_size(tmp_path: Path, clients: int, classes: int) -> None:
+    path = tmp_path / "new" / "partition.png"
+    names = [f"class {i}" * (1 + i % 3 * 8) for i in range(classes)]
+    partition_picture(counts(clients, classes), names, path, subtitle="dirichlet:0.1")
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        assert image.width >= 1000
+        assert image.height < 3000
+        assert len(image.getcolors(1 << 24) or []) > 20
+    assert [p.name for p in path.parent.iterdir()] == ["partition.png"]
+
+
+def test_the_picture_is_the_same_every_time(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        partition_picture(torch.from_numpy(counts(5, 4)), list("abcd"), tmp_path / f"{name}.png")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_the_table_holds_every_count() -> None:
+    text = printed(10, 10)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    table = counts(10, 10)
+    for client, row in enumerate(table):
+        line = next(x for x in text.splitlines() if x.split()[:1] == [str(client)])
+        cells = line.split()[1:11]
+        assert cells == [str(count) if count else "·" for count in row]
+        assert line.split()[11] == f"{row.sum():,}"
+
+
+def test_long_tables_are_cut_in_the_middle() -> None:
+    text = printed(100, 10)
+    assert "75 left out" in text
+    shown = [line.split()[0] for line in text.splitlines() if line.strip()]
+    assert [n for n in shown if n.isdigit()] == [str(n) for n in [*range(20), *range(95, 100)]]
+    assert "left out" not in printed(40, 10)
+
+
+def test_many_classes_become_a_strip() -> None:
+    text = printed(6, 100)
+    assert "100 classes" in text
+    assert "▓" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_colours_deepen() -> None:
+    assert shade(0) == NOTHING
+    lightness = [sum(shade(level)) for level in np.linspace(0.01, 1, 50)]
+    assert lightness == sorted(lightness, reverse=True)
+    assert shade(2.0) == shade(1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1k"),
+        (1234, "1.2k"),
+        (60_000, "60k"),
+        (999_999, "1M"),
+        (1_500_000, "1.5M"),
+    ],
+)
+def test_short_numbers(value: int, text: str) -> None:
+    assert short_number(value) == text

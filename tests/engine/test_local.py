@@ -1,0 +1,104 @@
+"""The worker processes: their messages, their warnings and their deaths."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import fedstill
+from fedstill.engine.frames import read_frame, write_frame
+from fedstill.engine.local import InProcess, WorkerProcesses, local_engine
+from fedstill.errors import RunError
+from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.messages import Update, Weights
+from fedstill.record import RunFolder
+from fedstill.testing import toy_setup
+from fedstill.types import ClientContext
+
+
+@dataclass(frozen=True)
+class Talkative(FedAvg):
+    """Warns, prints to standard output, and dies on request: none of it may harm the frames."""
+
+    die: bool = False
+
+    def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Update, None]:
+        print("this must not end up among the frames")
+        warnings.warn("a word of warning", stacklevel=1)
+        if self.die and ctx.client == 2 and ctx.round == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().client(ctx, message, state)
+
+
+NAME = "tests.engine.test_local:Talkative"
+QUICK = {"rounds": 2, "clients": 4, "model": "mlp", "workers": 2}
+
+
+def test_warnings_of_workers_reach_the_user_once(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        fedstill.run(NAME, out=tmp_path / "run", **QUICK)  # type: ignore[arg-type]
+    assert [str(w.message) for w in seen].count("a word of warning") == 1
+
+
+def test_a_worker_that_is_killed_fails_the_run_in_words(tmp_path: Path) -> None:
+    settings = {"method.die": True}
+    with pytest.raises(RunError, match=r"a worker process .*out of memory.*--resume"):
+        fedstill.run(NAME, out=tmp_path / "run", set=settings, **QUICK)  # type: ignore[arg-type]
+    assert RunFolder(tmp_path / "run").read_summary().rounds_done == 1
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    """Even a parent that is killed leaves nobody behind."""
+    code = (
+        "import os, signal; from tests.engine.test_local import started_workers as s\n"
+        "for pid in s(): print(pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    parent = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    pids = [int(line) for line in parent.stdout.split()]
+    assert len(pids) == 2
+    for _ in range(200):
+        if not any(_alive(pid) for pid in pids):
+            return
+        signal.sigtimedwait([], 0.1)
+    pytest.fail(f"still running: {[pid for pid in pids if _alive(pid)]}")
+
+
+def started_workers() -> Iterator[int]:
+    engine = WorkerProcesses(toy_setup(FedAvg()), 2)
+    engine.__enter__()
+    return (process.pid for process in engine._processes)
+
+
+def _alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
+
+
+def test_objects_and_small_rounds_stay_in_this_process() -> None:
+    setup = toy_setup(FedAvg())
+    assert isinstance(local_engine(setup, 3), InProcess)  # an object cannot be sent
+    assert not setup.portable
+
+
+def test_frames() -> None:
+    stream = io.BytesIO()
+    write_frame(stream, {"a": 1}, [b"xy\n", b""])
+    write_frame(stream, {"b": None})
+    stream.seek(0)
+    assert read_frame(stream) == ({"a": 1}, [b"xy\n", b""])
+    assert read_frame(stream) == ({"b": None}, [])
+    with pytest.raises(EOFError):
+        read_frame(stream)
+    with pytest.raises(EOFError):
+        read_frame(io.BytesIO(b'{"cut'))

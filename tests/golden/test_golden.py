@@ -1,0 +1,24 @@
+import json
+
+import pytest
+
+from fedstill.methods import METHODS
+from tests.golden.make import FILE, golden_run
+
+GOLDEN = json.loads(FILE.read_text())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_numbers_are_those_of_last_time(name: str) -> None:
+    """Bytes to the byte; losses to what another processor's rounding may change."""
+    measured, expected = golden_run(name), GOLDEN[name]
+    assert [m["up"] for m in measured] == [m["up"] for m in expected]
+    assert [m["down"] for m in measured] == [m["down"] for m in expected]
+    assert [m["loss"] for m in measured] == pytest.approx([m["loss"] for m in expected], rel=1e-3)
+    assert [m["accuracy"] for m in measured] == pytest.approx(
+        [m["accuracy"] for m in expected], abs=0.02
+    )
+
+
+def test_every_method_has_golden_numbers() -> None:
+    assert set(GOLDEN) == set(METHODS)

@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+from fedstill.data import Records
+from fedstill.methods import METHODS
+from fedstill.rng import Rng
+from fedstill.steps.gradient import batch_gradient, evaluate, full_gradient, tracked
+from fedstill.testing import toy_setup
+
+SETUP = toy_setup(METHODS["fedavg"]())
+TASK = SETUP.task
+PARAMS = TASK.model.init(Rng(0).torch())
+
+
+def reference(x: torch.Tensor, y: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    weights = tracked(PARAMS)
+    loss = torch.nn.functional.cross_entropy(TASK.model.apply(weights, x), y)
+    loss.backward()
+    zero = {k: torch.zeros_like(v) for k, v in weights.items()}
+    return {k: v.grad if v.grad is not None else zero[k] for k, v in weights.items()}, loss
+
+
+@pytest.mark.parametrize("size", [1, 7, 50])
+def test_batch_gradient_in_chunks_is_the_gradient(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(TASK.model), "chunk", 8)
+    x, y = SETUP.test.take(torch.arange(size))
+    gradient, loss = batch_gradient(TASK, tracked(PARAMS), x, y)
+    expected, expected_loss = reference(x, y)
+    assert torch.allclose(loss, expected_loss, atol=1e-6)
+    for mine, theirs in zip(gradient, expected.values(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6)
+
+
+def test_full_gradient_is_the_gradient_of_the_mean_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(TASK.model), "chunk", 16)
+    records = SETUP.runner.records(2)
+    gradient, loss = full_gradient(TASK, PARAMS, records)
+    expected, expected_loss = reference(*records.all())
+    assert torch.allclose(loss, expected_loss, atol=1e-6)
+    for name, theirs in expected.items():
+        assert torch.allclose(gradient[name], theirs, atol=1e-6)
+
+
+def test_evaluate_counts_and_averages() -> None:
+    records = Records(SETUP.dataset.test, torch.arange(33), SETUP.dataset.scaling)
+    accuracy, loss = evaluate(TASK, PARAMS, records)
+    x, y = records.all()
+    logits = TASK.model.apply(PARAMS, x)
+    assert accuracy == pytest.approx(float((logits.argmax(1) == y).float().mean()))
+    assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, y)), rel=1e-5)

@@ -1,0 +1,79 @@
+import math
+
+import pytest
+import torch
+
+from fedstill.methods import METHODS
+from fedstill.rng import Rng
+from fedstill.steps.local_sgd import local_sgd, steps_of
+from fedstill.testing import toy_setup
+from fedstill.types import ClientContext
+
+SETUP = toy_setup(METHODS["fedavg"]())
+START = SETUP.task.model.init(Rng(0).torch())
+
+
+def context(client: int = 1) -> ClientContext:
+    data = SETUP.runner.records(client)
+    return ClientContext(SETUP.task, 1, client, Rng(5).at("client", client), data=data)
+
+
+@pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.01)])
+def test_it_is_the_librarys_sgd_over_the_same_batches(momentum: float, decay: float) -> None:
+    ctx = context()
+    trained = local_sgd(
+        ctx,
+        START,
+        epochs=2,
+        batch_size=8,
+        learning_rate=0.1,
+        momentum=momentum,
+        weight_decay=decay,
+    )
+    weights = {k: v.clone().requires_grad_(True) for k, v in START.items()}
+    optimiser = torch.optim.SGD(weights.values(), 0.1, momentum, weight_decay=decay)
+    for epoch in range(2):
+        order = torch.randperm(len(ctx.records), generator=ctx.rng.at("order", epoch).torch())
+        for positions in order.split(8):
+            x, y = ctx.records.take(positions)
+            loss = torch.nn.functional.cross_entropy(SETUP.task.model.apply(weights, x), y)
+            optimiser.zero_grad()
+            for weight in weights.values():  # the library skips what has no gradient at all
+                weight.grad = torch.zeros_like(weight)
+            loss.backward()
+            optimiser.step()
+    for name, weight in weights.items():
+        assert torch.allclose(trained[name], weight, atol=1e-5), name
+
+
+def test_a_correction_is_added_to_every_gradient() -> None:
+    push = {k: torch.ones_like(v) for k, v in START.items()}
+    options = {"epochs": 1, "batch_size": 1000, "learning_rate": 0.1}
+    plain = local_sgd(context(), START, **options)  # type: ignore[arg-type]
+    pushed = local_sgd(context(), START, correction=lambda _: push, **options)  # type: ignore[arg-type]
+    for name in START:
+        assert torch.allclose(
+            plain[name] - pushed[name], torch.full_like(push[name], 0.1), atol=1e-6
+        )
+
+
+def test_steps_and_progress() -> None:
+    seen: list[tuple[int, int]] = []
+    data = SETUP.runner.records(2)
+    ctx = ClientContext(
+        SETUP.task, 1, 2, Rng(0), data=data, progress=lambda step, steps: seen.append((step, steps))
+    )
+    local_sgd(ctx, START, epochs=2, batch_size=7, learning_rate=0.1)
+    expected = 2 * math.ceil(len(data) / 7)
+    assert steps_of(len(data), 2, 7) == expected
+    assert seen == [(i + 1, expected) for i in range(expected)]
+
+
+def test_every_record_is_seen_once_an_epoch_in_an_order_that_changes() -> None:
+    ctx = context()
+    orders = [
+        torch.randperm(len(ctx.records), generator=ctx.rng.at("order", epoch).torch()).tolist()
+        for epoch in (0, 1)
+    ]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(len(ctx.records)))
+    assert orders[0] != orders[1]

@@ -1,0 +1,126 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedstill.config import changed_keys, resolve
+from fedstill.errors import RequestError
+from fedstill.tables import flat, merged, nested, parse_override, read_toml
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    experiment = resolve({"method": "fedavg"})
+    assert experiment.data.name == "digits"
+    assert experiment.partition == "dirichlet:0.1"
+    assert experiment.rounds == 20
+    assert experiment.participation == 1.0
+    assert experiment.model["name"] == "convnet-small"
+    assert experiment.model["width"] == 32
+    assert experiment.method["local_epochs"] == 1
+
+
+def test_the_resolved_table_is_complete_and_resolves_to_itself(tmp_path: Path) -> None:
+    experiment = resolve(
+        {
+            "method": {"name": "fedprox", "mu": 1},
+            "model": {"name": "convnet", "depth": 2},
+            "seed": 3,
+        }
+    )
+    path = tmp_path / "config.toml"
+    path.write_text(tomli_w.dumps(experiment.table))
+    again = resolve(read_toml(path))
+    assert again.table == experiment.table
+    assert experiment.table["method"]["mu"] == 1.0
+    assert experiment.table["model"]["width"] == 128
+    assert experiment.table["engine"]["workers"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({}, "method: which one?"),
+        ({"method": 3}, "method: expected object"),
+        ({"method": "fedagv"}, "method: no method 'fedagv'; did you mean 'fedavg'"),
+        (
+            {"method": "fedavg", "model": "convet"},
+            "model: no model 'convet'; did you mean 'convnet'",
+        ),
+        (
+            {"method": "fedavg", "model": {"wdith": 3}},
+            "model.wdith: no such setting; did you mean 'width'",
+        ),
+        ({"method": "fedavg", "model": {"width": 0}}, "model.width: expected int >= 1 (it is 0)"),
+        ({"method": "fedavg", "rouns": 3}, "rouns: no such setting; did you mean 'rounds'"),
+        ({"method": "fedavg", "rounds": 0}, "rounds: expected int >= 1 (it is 0)"),
+        ({"method": "fedavg", "rounds": "ten"}, "rounds: expected int, got str (it is 'ten')"),
+        ({"method": "fedavg", "rounds": 1.5}, "rounds: expected int, got float (it is 1.5)"),
+        ({"method": "fedavg", "clients": -1}, "clients: expected int >= 1 (it is -1)"),
+        ({"method": "fedavg", "participation": 0}, "participation: expected float > 0"),
+        ({"method": "fedavg", "participation": 1.2}, "participation: expected float <= 1"),
+        ({"method": "fedavg", "quorum": 2}, "quorum: expected float <= 1"),
+        ({"method": "fedavg", "seed": -1}, "seed: expected int >= 0"),
+        (
+            {"method": {"name": "fedavg", "learning_rate": 0}},
+            "method.learning_rate: expected float > 0",
+        ),
+        (
+            {"method": {"name": "fedavg", "lerning_rate": 1}},
+            "method.lerning_rate: no such setting; did you mean 'learning_rate'",
+        ),
+        (
+            {"method": {"name": "fedavg", "weighting": "equal"}},
+            "method.weighting: invalid enum value 'equal'",
+        ),
+        ({"method": "fedavg", "partition": "dirichlet:0"}, "partition"),
+        ({"method": "fedavg", "partition": "dirichlet:-1"}, "partition"),
+        ({"method": "fedavg", "partition": "dirichlt:1"}, "did you mean 'dirichlet"),
+        ({"method": "fedavg", "wire": {"up": "float61"}}, "wire.up: no codec 'float61'"),
+        ({"method": "fedavg", "wire": {"sideways": "float32"}}, "wire.sideways: no such setting"),
+        ({"method": "fedavg", "engine": "flour"}, "engine.name: invalid enum value 'flour'"),
+        ({"method": "fedavg", "device": "tpu7"}, "device: 'tpu7' cannot be used"),
+        ({"method": "fedavg", "data": {"nmae": "mnist"}}, "data.nmae: no such setting"),
+    ],
+)
+def test_wrong_requests_are_refused_by_name(request_: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        resolve(request_).build_model((1, 8, 8), 10)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_overrides_are_toml_or_words() -> None:
+    assert parse_override("a.b=3") == ("a.b", 3)
+    assert parse_override("a.b=0.5") == ("a.b", 0.5)
+    assert parse_override("a=true") == ("a", True)
+    assert parse_override("a=[0.5, 0.5]") == ("a", [0.5, 0.5])
+    assert parse_override("partition=dirichlet:0.5") == ("partition", "dirichlet:0.5")
+    assert parse_override("a=b=c") == ("a", "b=c")
+    for bad in ("novalue", "=3"):
+        with pytest.raises(RequestError, match="write it as KEY=VALUE"):
+            parse_override(bad)
+
+
+def test_tables() -> None:
+    assert nested({"a.b": 1, "a.c": 2, "d": 3}) == {"a": {"b": 1, "c": 2}, "d": 3}
+    assert flat({"a": {"b": 1, "c": 2}, "d": 3}) == {"a.b": 1, "a.c": 2, "d": 3}
+    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 5}}) == {"a": {"b": 5, "c": 2}}
+    with pytest.raises(RequestError, match="'a' is set to a value of its own"):
+        nested({"a": 1, "a.b": 2})
+
+
+def test_only_what_matters_to_the_result_counts_as_changed() -> None:
+    base = {"rounds": 3, "engine": {"workers": 1, "threads": 1}, "data": {"name": "x", "dir": "a"}}
+    same = {"rounds": 3, "engine": {"workers": 2, "threads": 1}, "data": {"name": "x", "dir": "b"}}
+    assert changed_keys(base, same) == []
+    other = {"rounds": 4, "engine": {"workers": 1, "threads": 2}, "data": {"name": "x"}}
+    assert changed_keys(base, other) == ["engine.threads", "rounds"]
+
+
+def test_config_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="cannot be read"):
+        read_toml(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("rounds = = 3")
+    with pytest.raises(RequestError, match="not valid TOML"):
+        read_toml(tmp_path / "bad.toml")

@@ -1,0 +1,37 @@
+"""What the documents show works."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstill.testing import CHECKS
+
+ROOT = Path(__file__).parent.parent
+
+
+def example_method() -> Any:
+    text = (ROOT / "docs" / "contributing.md").read_text()
+    code = next(
+        block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class " in block
+    )
+    import sys
+    import types
+
+    module = types.ModuleType("documented_method")
+    sys.modules["documented_method"] = module
+    exec(compile(code, "docs/contributing.md", "exec"), module.__dict__)
+    return module.__dict__["FederatedMean"]()
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKS if name != "loss_falls"])
+def test_the_documented_method_conforms(name: str) -> None:
+    """All but learning, which it does not claim."""
+    CHECKS[name](example_method())
+
+
+def test_readme_names_the_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert "make demo" in readme
+    assert "make test" in readme

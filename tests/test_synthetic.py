@@ -1,0 +1,118 @@
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedstill import tree
+from fedstill.errors import RequestError
+from fedstill.synthetic import About, SyntheticSet, load_set, save_sets
+
+ABOUT = About(
+    method="feddm",
+    round=5,
+    data="toy",
+    class_names=("a", "b", "c"),
+    mean=(0.5,),
+    std=(0.25,),
+    shape=(1, 2, 2),
+)
+
+
+def sets() -> dict[int, SyntheticSet]:
+    return {
+        4: SyntheticSet(torch.ones(2, 1, 2, 2), torch.tensor([0, 2])),
+        1: SyntheticSet(torch.zeros(1, 1, 2, 2), torch.tensor([1])),
+    }
+
+
+def test_a_set_comes_back_in_one_call(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "round-0005.safetensors"
+    save_sets(path, sets(), ABOUT)
+    stored = load_set(path)
+    assert stored.about == ABOUT
+    assert stored.clients.tolist() == [1, 4, 4]
+    assert stored.labels.tolist() == [1, 0, 2]
+    assert torch.equal(stored.of(4).images, torch.ones(2, 1, 2, 2))
+    assert len(stored.of(9)) == 0
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing temporary is left
+
+
+def test_soft_labels_are_kept(tmp_path: Path) -> None:
+    soft = torch.full((2, 3), 1 / 3)
+    save_sets(tmp_path / "s", {0: SyntheticSet(torch.zeros(2, 1, 2, 2), soft)}, ABOUT)
+    assert torch.equal(load_set(tmp_path / "s").labels, soft)
+
+
+def test_equal_sets_give_equal_bytes(tmp_path: Path) -> None:
+    save_sets(tmp_path / "a", sets(), ABOUT)
+    save_sets(tmp_path / "b", dict(reversed(sets().items())), ABOUT)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_set_needs_a_label_for_every_image() -> None:
+    with pytest.raises(ValueError, match="2 images but 1 labels"):
+        SyntheticSet(torch.zeros(2, 1), torch.zeros(1))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="No such file"):
+        load_set(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("labels", torch.tensor([0, 1, 9])),
+        ("labels", torch.tensor([0, 1])),
+        ("labels", torch.zeros(3, 2)),
+        ("images", torch.full((3, 1, 2, 2), float("nan"))),
+        ("images", torch.zeros(3, 4)),
+        ("client", torch.tensor([-1, 0, 0], dtype=torch.int32)),
+        ("client", torch.tensor([[1, 0, 0]], dtype=torch.int32)),
+    ],
+)
+def test_wrong_tensors_are_refused(name: str, tensor: torch.Tensor, tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    save_sets(path, sets(), ABOUT)
+    tensors, header = tree.unpack(path.read_bytes())
+    path.write_bytes(tree.pack({**tensors, name: tensor}, header))
+    with pytest.raises(RequestError, match="not a file of synthetic sets"):
+        load_set(path)
+
+
+def test_wrong_descriptions_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    save_sets(path, sets(), ABOUT)
+    tensors, header = tree.unpack(path.read_bytes())
+    changes: list[dict[str, Any]] = [
+        {"mean": [0.1, 0.2]},
+        {"round": "x"},
+        {"class_names": []},
+        {"shape": [-1]},
+    ]
+    for change in changes:
+        path.write_bytes(tree.pack(tensors, {**header, **change}))
+        with pytest.raises(RequestError, match="not a file of synthetic sets"):
+            load_set(path)
+    path.write_bytes(tree.pack({"images": tensors["images"]}, header))
+    with pytest.raises(RequestError, match="not a file of synthetic sets"):
+        load_set(path)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_file_is_refused_or_read_never_worse(data: st.DataObject, tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    save_sets(path, sets(), ABOUT)
+    whole = path.read_bytes()
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    noise = data.draw(st.binary(max_size=8))
+    at = data.draw(st.integers(0, len(whole)))
+    for damaged in (whole[:cut], whole[:at] + noise + whole[at + len(noise) :]):
+        path.write_bytes(damaged)
+        with suppress(RequestError):
+            load_set(path)
