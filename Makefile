@@ -11,7 +11,7 @@ help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
 demo: $(READY) ## a federated run on the built-in data, about a minute
-	$(BIN)/fedstill run fedavg
+	$(BIN)/fedstill run feddm
 
 test: $(READY) ## the fast tests, with coverage
 	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term

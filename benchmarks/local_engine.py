@@ -45,7 +45,7 @@ def make_setup() -> Setup:
         {
             "method": {"name": "own"},
             "rounds": ROUNDS,
-            "engine": {"workers": 1, "server_threads": 1},
+            "engine": {"workers": 1},
         },
         own_method=method,
     )

@@ -5,8 +5,20 @@ from fedstill.methods import METHODS
 from fedstill.models import MODELS, Model
 from fedstill.rng import Rng
 from fedstill.run import Result, run
+from fedstill.synthetic import load_set
 from fedstill.version import VERSION
 
 __version__ = VERSION
 
-__all__ = ["METHODS", "MODELS", "Dataset", "Model", "Result", "Rng", "__version__", "arrays", "run"]
+__all__ = [
+    "METHODS",
+    "MODELS",
+    "Dataset",
+    "Model",
+    "Result",
+    "Rng",
+    "__version__",
+    "arrays",
+    "load_set",
+    "run",
+]

@@ -42,7 +42,9 @@ class EngineSettings:
     name: Literal["local"] = "local"
     workers: Annotated[int, Meta(ge=1)] | None = None  # None: as many as there are cores
     threads: Annotated[int, Meta(ge=1)] = 1  # of each client
-    server_threads: Annotated[int, Meta(ge=1)] | None = None  # None: as many as there are cores
+    # Fixed, so that results do not depend on the machine; and threads that wait for each other on
+    # a busy machine are far slower than one.
+    server_threads: Annotated[int, Meta(ge=1)] = 1
 
 
 @dataclass(frozen=True)
@@ -160,5 +162,4 @@ def _full_engine(experiment: Experiment) -> EngineSettings:
         engine,
         # Processes of one thread beat threads of one process; an accelerator is not shared well.
         workers=engine.workers or (max(1, cores // engine.threads) if on_cpu else 1),
-        server_threads=engine.server_threads or cores,
     )

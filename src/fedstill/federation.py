@@ -65,7 +65,7 @@ class Federation:
 
     def step(self, engine: Engine) -> RoundMetrics:
         """One round, recorded and made durable before it counts."""
-        with threads(self.setup.experiment.engine.server_threads or 1):
+        with threads(self.setup.experiment.engine.server_threads):
             return self._step(engine)
 
     def _step(self, engine: Engine) -> RoundMetrics:

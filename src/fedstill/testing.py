@@ -62,7 +62,7 @@ def toy_setup(
             "rounds": rounds,
             "seed": seed,
             "wire": {"up": codec, "down": codec},
-            "engine": {"workers": 1, "threads": 1, "server_threads": 1},
+            "engine": {"workers": 1},
         },
         own_method=method,
     )

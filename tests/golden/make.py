@@ -25,7 +25,7 @@ def golden_run(name: str) -> list[dict[str, Any]]:
             clients=4,
             workers=1,
             out=Path(folder) / "run",
-            set={"model.width": 8, "engine.server_threads": 1, **settings},
+            set={"model.width": 8, **settings},
         )
     return [
         {"loss": m.loss, "accuracy": m.accuracy, "up": m.up_bytes, "down": m.down_bytes}

@@ -2,4 +2,15 @@
 
 from typing import Any
 
-SMALL: dict[str, dict[str, Any]] = {}
+SMALL: dict[str, dict[str, Any]] = {
+    "feddm": {"images_per_class": 2, "iterations": 4, "server_epochs": 10, "real_batch": 16},
+    "feddualmatch": {
+        "images_per_class": 2,
+        "iterations": 4,
+        "gradient_rounds": 2,
+        "gradient_steps": 2,
+        "server_iterations": 20,
+        "server_learning_rate": 0.05,
+    },
+    "real": {"images_per_class": 2, "server_epochs": 10},
+}

@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from fedstill.cli import listing, partitioning, running
+from fedstill.cli import listing, partitioning, running, showing
+from fedstill.engine.memory import keep_freed_memory
 from fedstill.errors import FedstillError
 from fedstill.version import VERSION
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command("run")(running.run_command)
 app.command("partition")(partitioning.partition_command)
+app.command("show")(showing.show_command)
 app.command("list")(listing.list_command)
 
 
@@ -47,6 +49,7 @@ def main() -> None:
         f"note: {message}", markup=False, highlight=False, soft_wrap=True
     )
     signal.signal(signal.SIGTERM, _as_interrupt)
+    keep_freed_memory()
     try:
         app(standalone_mode=True)
     except FedstillError as error:

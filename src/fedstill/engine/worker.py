@@ -20,6 +20,7 @@ from fedstill.config import resolve
 from fedstill.data import Dataset, Partition
 from fedstill.engine.client import Work
 from fedstill.engine.frames import read_frame, write_frame
+from fedstill.engine.memory import keep_freed_memory
 from fedstill.setup import Setup
 
 _PROGRESS_SECONDS = 0.2
@@ -40,6 +41,7 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a method prints must not end up among the frames
     _end_with_parent()
+    keep_freed_memory()
     setup = build_setup(read_frame(requests)[0])
     torch.set_num_threads(setup.experiment.engine.threads)
     # The parent shows warnings, each once, however many workers have them.

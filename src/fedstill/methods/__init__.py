@@ -6,18 +6,24 @@ from typing import Any
 from fedstill.errors import RequestError
 from fedstill.methods.central import Central
 from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.feddm import FedDM
+from fedstill.methods.feddualmatch import FedDualMatch
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedsgd import FedSGD
+from fedstill.methods.real import Real
 from fedstill.methods.scaffold import Scaffold
 from fedstill.registry import import_object, refuse_unknown
 
 METHODS: dict[str, type[Any]] = {
     "central": Central,
     "fedavg": FedAvg,
+    "feddm": FedDM,
+    "feddualmatch": FedDualMatch,
     "fednova": FedNova,
     "fedprox": FedProx,
     "fedsgd": FedSGD,
+    "real": Real,
     "scaffold": Scaffold,
 }
 

@@ -62,11 +62,14 @@ def normalise(params: Params, prefix: str, x: Tensor, norm: Norm) -> Tensor:
 
 
 def average_pool(x: Tensor) -> Tensor:
-    """2x2 average pooling (odd edges dropped) as four strided adds: twice as fast on a CPU."""
+    """2x2 average pooling (odd edges dropped) as strided adds: twice as fast on a CPU.
+
+    Rows first: half of the adds then run over whole rows.
+    """
     height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
     x = x[..., :height, :width]
-    total = x[..., ::2, ::2] + x[..., 1::2, ::2] + x[..., ::2, 1::2] + x[..., 1::2, 1::2]
-    return total * 0.25
+    rows = x[..., ::2, :] + x[..., 1::2, :]
+    return (rows[..., ::2] + rows[..., 1::2]) * 0.25
 
 
 def max_pool(x: Tensor) -> Tensor:

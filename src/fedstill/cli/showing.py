@@ -1,0 +1,26 @@
+"""``fedstill show``: a run's synthetic images as pictures."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedstill.picture import show
+
+
+def show_command(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the pictures go.", show_default="RUN/pictures")
+    ] = None,
+) -> None:
+    """Draw a run's synthetic images: labelled grids per client and round, and overviews.
+
+    Each set is drawn twice: clipped to the range that pixels have, and stretched to what is there.
+    """
+    written = show(run, out)
+    console = Console(highlight=False, soft_wrap=True)
+    for path in written[-3:]:
+        console.print(str(path), markup=False)
+    console.print(f"{len(written)} pictures in {written[-1].parent}", markup=False)

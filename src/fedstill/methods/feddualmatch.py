@@ -1,0 +1,207 @@
+"""FedDualMatch: "Heterogeneous Federated Learning: A Dual Matching Dataset Distillation Approach"
+(anonymous submission): distribution matching at the clients, gradient matching at the server.
+
+    1   server: w <- init;  R <- R_0
+    2   for each round:
+    3       send w and R to the sampled clients
+    4       client k: S_k <- standard normal noise, images_per_class for every class it holds
+    5       for layer p = last, ..., first (the same number of iterations each):
+    6           w' <- w + a random step of length at most R, afresh each iteration
+    7           S_k <- S_k - eta * pixel gradient of sum_{layers q >= p} sum_class |mean difference|
+    8       client k: send S_k
+    9       server: S <- union of all S_k
+    10      server: R <- max_k |eta_m (grad L(w; S_k) - grad L(w; S))|
+    11      server: S'_k <- S_k;  M times:
+    12          w_g <- w + a random step of length at most R
+    13          some SGD steps on every S'_k of dist(grad L(w_g; S), grad L(w_g; S'_k))
+    14      server: w <- T_g SGD steps on the loss over the union of all S_k and S'_k
+
+The paper's values: R_0 = 5, 200 iterations, pixel learning rate 1, batch 256, M = 10 with 10 steps
+of 0.1 each, T_g = 500 with eta_m = 0.001; 20 rounds. Its text has lines 13 and 14 alternate, its
+algorithm box fine-tunes once, after the M rounds: the box stands. Its formula has plain Euclidean
+norms where FedDM squares: ``squared``. The distance of line 13 is DC's (sum over rows of
+1 - cosine, vectors left out). The name of eta in line 10 is ambiguous; it is read as eta_m, and
+``radius_step`` sets another.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from fedstill.methods.surrogate import Distilled
+from fedstill.steps.arithmetic import norm, scaled, subtract
+from fedstill.steps.augment import Augment
+from fedstill.steps.ball import sample_ball
+from fedstill.steps.classes import ByClass, check_images, labels_of, noise_images, real_images
+from fedstill.steps.distil import PixelOptimiser, PixelSteps, match_distribution
+from fedstill.steps.fit import fit
+from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.steps.gradient_matching import gradient_matching_pixels
+from fedstill.steps.matching import Matching
+from fedstill.synthetic import SyntheticSet, set_specs, union
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.wire import Schema, params_specs
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Server state and message down: the weights and the radius around them."""
+
+    params: Params
+    radius: float
+
+
+@dataclass(frozen=True)
+class FedDualMatch:
+    """FedDM layer by layer, and a server that also matches the clients' gradients."""
+
+    images_per_class: Annotated[int, Meta(ge=1)] = 10
+    initial: Literal["real", "noise"] = "noise"
+    iterations: Annotated[int, Meta(ge=0)] = 200
+    layer_wise: bool = True  # off: FedDM's features and logits in every iteration
+    squared: bool = False
+    real_batch: Annotated[int, Meta(ge=1)] = 256
+    pixel_optimiser: PixelOptimiser = "sgd"
+    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 1.0
+    pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    augment: Augment = "none"
+    flip: bool = False
+    compile: Literal["off", "on"] = "off"
+    radius: Annotated[float, Meta(ge=0)] = 5.0  # R_0
+    adaptive_radius: bool = True  # off: R_0 in every round
+    radius_step: Annotated[float, Meta(gt=0)] | None = None  # eta of line 10; None: eta_m
+    radius_noise: Annotated[float, Meta(ge=0)] = 0.0  # sigma_r
+    gradient_matching: bool = True
+    gradient_rounds: Annotated[int, Meta(ge=1)] = 10  # M
+    gradient_steps: Annotated[int, Meta(ge=1)] = 10
+    gradient_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
+    server_iterations: Annotated[int, Meta(ge=1)] = 500  # T_g
+    server_learning_rate: Annotated[float, Meta(gt=0)] = 0.001  # eta_m
+    server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    server_batch: Annotated[int, Meta(ge=1)] = 256
+
+    def init(self, ctx: ServerContext) -> Ball:
+        return Ball(ctx.task.model.init(ctx.rng.at("init").torch()), self.radius)  # line 1
+
+    def init_client(self, task: Task) -> None:
+        return None
+
+    def download(self, task: Task) -> Schema[Ball]:
+        return Schema(Ball, params_specs(task, "params"), {"radius": (0, math.inf)})
+
+    def upload(self, task: Task) -> Schema[Distilled]:
+        numbers = {"records": (0.0, 0.0), "loss": (0.0, math.inf)}
+        return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
+
+    def broadcast(self, ctx: ServerContext, state: Ball) -> Ball:
+        return state  # line 3
+
+    def client(self, ctx: ClientContext, message: Ball, state: None) -> tuple[Distilled, None]:
+        check_images(ctx)
+        by_class = ByClass(ctx.records)
+        make = real_images if self.initial == "real" else noise_images
+        start = make(ctx, by_class, self.images_per_class, ctx.rng.at("images").torch())  # line 4
+        steps = PixelSteps(
+            self.pixel_optimiser,
+            self.pixel_learning_rate,
+            self.pixel_momentum,
+            self.real_batch,
+            self.augment,
+            self.flip,
+        )
+        plan = self.plan(len(ctx.task.model.features(message.params, start[:1, 0])))
+        images, loss = match_distribution(  # lines 5 to 7
+            ctx, by_class, message.params, message.radius, start, plan, steps
+        )
+        labels = labels_of(by_class, self.images_per_class).to(images.device)
+        return Distilled(SyntheticSet(images.flatten(0, 1), labels), 0, loss), None  # line 8
+
+    def plan(self, outputs: int) -> list[Matching]:
+        """What each iteration matches: the logits first, then a layer more at every stage."""
+        fused = self.compile == "on"
+        if not self.layer_wise:
+            return [Matching(2, self.squared, fused)] * self.iterations
+        return [
+            Matching(1 + i * outputs // self.iterations, self.squared, fused)
+            for i in range(self.iterations)
+        ]
+
+    def server(self, ctx: ServerContext, state: Ball, replies: Sequence[Reply[Distilled]]) -> Ball:
+        sets = {reply.client: reply.message.synthetic for reply in replies}
+        together = union(sets)  # line 9
+        radius = self.next_radius(ctx, state, sets, together)
+        if self.gradient_matching:
+            aligned = self.align(ctx, state.params, radius, sets, together)
+            together = union({0: together, 1: aligned})
+        params = fit(  # line 14
+            ctx.task,
+            state.params,
+            together.images,
+            together.labels,
+            ctx.rng.at("fit"),
+            learning_rate=self.server_learning_rate,
+            batch_size=self.server_batch,
+            iterations=self.server_iterations,
+            momentum=self.server_momentum,
+            progress=ctx.progress,
+        )
+        return Ball(params, radius)
+
+    def next_radius(
+        self, ctx: ServerContext, state: Ball, sets: dict[int, SyntheticSet], together: SyntheticSet
+    ) -> float:
+        """Line 10: how far one step on one client's images leads from the step on all."""
+        if not self.adaptive_radius:
+            return self.radius
+        weights = tracked(state.params)
+
+        def gradient(own: SyntheticSet) -> Params:
+            slopes, _ = batch_gradient(ctx.task, weights, own.images, own.labels)
+            return dict(zip(weights, slopes, strict=True))
+
+        common = gradient(together)
+        step = self.radius_step or self.server_learning_rate
+        apart = [norm(scaled(subtract(gradient(s), common), step)) for s in sets.values()]
+        noise = torch.randn((), generator=ctx.rng.at("radius").torch()) * self.radius_noise
+        return max(0.0, float(torch.stack(apart).max()) + float(noise))
+
+    def align(
+        self,
+        ctx: ServerContext,
+        params: Params,
+        radius: float,
+        sets: dict[int, SyntheticSet],
+        together: SyntheticSet,
+    ) -> SyntheticSet:
+        """Lines 11 to 13: copies of the sets whose gradients agree with the union's."""
+        images: dict[int, Tensor] = {client: own.images.clone() for client, own in sets.items()}
+        stream = ctx.rng.at("gradient matching").torch()
+        for _ in range(self.gradient_rounds):
+            weights = sample_ball(params, radius, stream)
+            target, _ = batch_gradient(ctx.task, tracked(weights), together.images, together.labels)
+            for client, own in images.items():
+                for _ in range(self.gradient_steps):
+                    slope, _ = gradient_matching_pixels(
+                        ctx.task, weights, own, sets[client].labels, target
+                    )
+                    own.sub_(slope, alpha=self.gradient_learning_rate)
+        return union({c: SyntheticSet(images[c], sets[c].labels) for c in sets})
+
+    def params(self, state: Ball) -> Params:
+        return state.params
+
+    def synthetic(
+        self, state: Ball, replies: Sequence[Reply[Distilled]]
+    ) -> dict[int, SyntheticSet]:
+        """The sets of this round, for the run folder."""
+        return {reply.client: reply.message.synthetic for reply in replies}
+
+    def report(self, state: Ball, replies: Sequence[Reply[Distilled]]) -> dict[str, float]:
+        """The radius for the next round, and the clients' mean matching loss."""
+        loss = sum(reply.message.loss for reply in replies) / len(replies)
+        return {"radius": state.radius, "matching_loss": loss}

@@ -1,0 +1,29 @@
+"""REAL: the baseline of Xiong et al. (FedDM, CVPR 2023) that sends records as they are.
+
+    1   FedDM, but its lines 4 to 8 are: S_k <- random records of every class the client holds
+
+The same number of images and bytes, none of the matching. What it gives away is plain to see: it
+measures what distillation adds, and is not meant for anyone's data.
+"""
+
+from dataclasses import dataclass
+
+from fedstill.methods.messages import Weights
+from fedstill.methods.surrogate import Distilled, SurrogateTraining
+from fedstill.steps.classes import ByClass, check_images, labels_of, real_images
+from fedstill.types import ClientContext, Task
+
+
+@dataclass(frozen=True)
+class Real(SurrogateTraining):
+    """Random real images instead of synthetic ones: FedDM's baseline, and no privacy at all."""
+
+    def init_client(self, task: Task) -> None:
+        return None
+
+    def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Distilled, None]:
+        check_images(ctx)
+        by_class = ByClass(ctx.records)
+        generator = ctx.rng.at("images").torch()
+        images = real_images(ctx, by_class, self.images_per_class, generator)  # line 1
+        return self.reply(ctx, images, labels_of(by_class, self.images_per_class), 0.0), None

@@ -1,0 +1,125 @@
+"""The server's side of FedDM: the clients' images stand for their losses.
+
+Sections of the pseudo-code in ``feddm.py`` are cited by their line numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from fedstill.methods.messages import MANY, Weights, weights_schema
+from fedstill.steps.fit import fit
+from fedstill.synthetic import SyntheticSet, set_specs
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.wire import Schema
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """Up: a synthetic set, how many records it stands for (0 where nobody asks), and how well
+    it matches them."""
+
+    synthetic: SyntheticSet
+    records: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Images of all clients of one round with their shares in the server's loss."""
+
+    images: Tensor
+    labels: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """Server state: the weights and the pools of earlier rounds, oldest first."""
+
+    params: Params
+    memory: tuple[Pool, ...] = ()
+
+
+@dataclass(frozen=True)
+class SurrogateTraining:
+    """The server's side of FedDM: training on the clients' images inside the ball."""
+
+    images_per_class: Annotated[int, Meta(ge=1)] = 10
+    radius: Annotated[float, Meta(ge=0)] = 5.0
+    weighting: Literal["union", "records"] = "union"
+    memory: Annotated[int, Meta(ge=0)] = 0  # earlier rounds whose images are trained on too
+    server_epochs: Annotated[int, Meta(ge=1)] = 40  # the paper: 500
+    server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # the paper: 0.01
+    server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9  # the paper: 0
+    server_batch: Annotated[int, Meta(ge=1)] = 256
+
+    def init(self, ctx: ServerContext) -> Surrogate:
+        return Surrogate(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
+
+    def download(self, task: Task) -> Schema[Weights]:
+        return weights_schema(task)
+
+    def upload(self, task: Task) -> Schema[Distilled]:
+        records = (1, MANY) if self.weighting == "records" else (0, 0)
+        numbers = {"records": records, "loss": (0, float("inf"))}
+        return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
+
+    def broadcast(self, ctx: ServerContext, state: Surrogate) -> Weights:
+        return Weights(state.params)  # line 3
+
+    def reply(self, ctx: ClientContext, images: Tensor, labels: Tensor, loss: float) -> Distilled:
+        """The message up: n_k only where the server weights by it."""
+        records = len(ctx.records) if self.weighting == "records" else 0
+        synthetic = SyntheticSet(images.flatten(0, 1), labels.to(images.device))
+        return Distilled(synthetic, records, loss)  # line 9
+
+    def server(
+        self, ctx: ServerContext, state: Surrogate, replies: Sequence[Reply[Distilled]]
+    ) -> Surrogate:
+        pools = (*state.memory, self.pool(replies))  # line 10
+        params = fit(  # line 11
+            ctx.task,
+            state.params,
+            torch.cat([pool.images for pool in pools]),
+            torch.cat([pool.labels for pool in pools]),
+            ctx.rng.at("fit"),
+            learning_rate=self.server_learning_rate,
+            batch_size=self.server_batch,
+            epochs=self.server_epochs,
+            momentum=self.server_momentum,
+            weights=torch.cat([pool.weights for pool in pools]),
+            radius=self.radius,
+            progress=ctx.progress,
+        )
+        return Surrogate(params, pools[len(pools) - self.memory :] if self.memory else ())
+
+    def pool(self, replies: Sequence[Reply[Distilled]]) -> Pool:
+        """The union of the sets. Shares: alike for all images, or n_k / n for all of a client's
+        together (eq. 10); their mean is 1."""
+        sets = [reply.message.synthetic for reply in replies]
+        images, labels = torch.cat([s.images for s in sets]), torch.cat([s.labels for s in sets])
+        weights = torch.ones(len(images), device=images.device)
+        if self.weighting == "records":
+            total = sum(reply.message.records for reply in replies)
+            shares = [r.message.records / total / len(r.message.synthetic) for r in replies]
+            sizes = torch.tensor([len(s) for s in sets])
+            weights = torch.tensor(shares).repeat_interleave(sizes).to(images.device) * len(images)
+        return Pool(images, labels, weights)
+
+    def params(self, state: Surrogate) -> Params:
+        return state.params
+
+    def synthetic(
+        self, state: Surrogate, replies: Sequence[Reply[Distilled]]
+    ) -> dict[int, SyntheticSet]:
+        """The sets of this round, for the run folder."""
+        return {reply.client: reply.message.synthetic for reply in replies}
+
+    def report(self, state: Surrogate, replies: Sequence[Reply[Distilled]]) -> dict[str, float]:
+        """Mean matching loss of the clients at the end of their iterations."""
+        return {"matching_loss": sum(r.message.loss for r in replies) / len(replies)}

@@ -1,0 +1,172 @@
+"""Pictures of synthetic sets: what ``fedstill show RUN`` writes.
+
+For every client and round a sheet with a row a class, twice: *clipped* (the scaling undone, values
+outside 0..1 cut off: what the pixels mean) and *stretched* (each image from its own darkest to its
+own brightest value: what the pixels hide). For every round an overview: classes down, clients
+across, one image of each.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from fedstill.data.pen import SCALE, Pen, fitted, text_width
+from fedstill.errors import RequestError
+from fedstill.files import replacing
+from fedstill.synthetic import StoredSet, load_set
+
+_INK, _SOFT, _PAPER, _EMPTY = "#1f2937", "#6b7280", "#ffffff", "#f1f3f5"
+_MARGIN, _GAP, _HEAD, _PANEL_HEAD = 24.0, 3.0, 56.0, 22.0
+_SMALLEST, _LARGEST = 28.0, 44.0  # side of an image, in points
+_WIDEST_PANEL = 560.0
+_LABEL_ROOM = 120.0
+_MOST_ACROSS = 50  # images of a class, or clients: more would be specks
+
+Tone = Callable[[Tensor], Tensor]  # pixels around 0..1 into 0..1
+
+
+def clipped(pixels: Tensor) -> Tensor:
+    """Values outside 0..1 cut off."""
+    return pixels.clamp(0, 1)
+
+
+def stretched(pixels: Tensor) -> Tensor:
+    """Each image from its smallest to its largest value; one that is all the same is grey."""
+    flat = pixels.flatten(1)
+    low, high = flat.min(1).values, flat.max(1).values
+    shape = (-1, *[1] * (pixels.dim() - 1))
+    spread = (high - low).view(shape)
+    return ((pixels - low.view(shape)) / spread.clamp(min=1e-12)).where(spread > 0, 0.5)
+
+
+TONES: dict[str, Tone] = {"clipped to 0 .. 1": clipped, "stretched, each image": stretched}
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """A table of pictures: ``cells[row][column]`` is a row of the set's images, or nothing."""
+
+    title: str
+    subtitle: str
+    rows: Sequence[str]
+    cells: Sequence[Sequence[int | None]]
+    columns: Sequence[str] = ()  # their heads, if they have any
+
+
+def show(run_folder: Path, out: Path | None = None) -> list[Path]:
+    """Draw every round of a run, by default into its folder ``pictures``; the files written."""
+    rounds = sorted((run_folder / "synthetic").glob("round-*.safetensors"))
+    if not rounds:
+        raise RequestError(
+            f"{run_folder}: no synthetic sets; its method makes none, or no round ended"
+        )
+    out = out or run_folder / "pictures"
+    return [path for file in rounds for path in draw_round(load_set(file), out)]
+
+
+def draw_round(stored: StoredSet, out: Path) -> list[Path]:
+    """An overview and a sheet for each client."""
+    if len(stored.about.shape) != 3:
+        shape = "x".join(map(str, stored.about.shape))
+        raise RequestError(f"{stored.about.data}: inputs of shape {shape} are not pictures")
+    stem = f"round-{stored.about.round:04d}"
+    clients: list[int] = stored.clients.unique().tolist()
+    sheets = {f"{stem}.png": _overview(stored, clients)}
+    for client in clients:
+        sheets[f"{stem}-client-{client:03d}.png"] = _client(stored, client)
+    for name, sheet in sheets.items():
+        with replacing(out / name) as temporary:
+            _drawn(stored, sheet).save(temporary, format="PNG", optimize=True)
+    return [out / name for name in sheets]
+
+
+def _classes(stored: StoredSet) -> Tensor:
+    soft = stored.labels.is_floating_point()
+    return stored.labels.argmax(1) if soft else stored.labels
+
+
+def _client(stored: StoredSet, client: int) -> _Sheet:
+    about, labels = stored.about, _classes(stored)
+    own = stored.clients == client
+    held: list[int] = labels[own].unique().tolist()
+    cells = [
+        (own & (labels == label)).nonzero().flatten().tolist()[:_MOST_ACROSS] for label in held
+    ]
+    return _Sheet(
+        f"Client {client}, round {about.round}",
+        f"{about.method} on {about.data}: {int(own.sum())} images, {len(held)} classes",
+        [about.class_names[label] for label in held],
+        cells,
+    )
+
+
+def _overview(stored: StoredSet, clients: Sequence[int]) -> _Sheet:
+    about, labels = stored.about, _classes(stored)
+    shown = clients[:_MOST_ACROSS]
+    cells: list[list[int | None]] = []
+    for label in range(len(about.class_names)):
+        found = [((stored.clients == c) & (labels == label)).nonzero() for c in shown]
+        cells.append([int(rows[0, 0]) if len(rows) else None for rows in found])
+    some = "" if len(shown) == len(clients) else f" (the first {len(shown)} shown)"
+    return _Sheet(
+        f"Round {about.round}: what the clients sent",
+        f"{about.method} on {about.data}: {len(labels)} images from {len(clients)} clients{some}; "
+        "one of each class, clients across",
+        about.class_names,
+        cells,
+        [str(c) for c in shown],
+    )
+
+
+def _drawn(stored: StoredSet, sheet: _Sheet) -> Image.Image:
+    across = max(len(row) for row in sheet.cells)
+    side = min(_LARGEST, max(_SMALLEST, _WIDEST_PANEL / across))
+    label_room = max(text_width(fitted(name, 12, _LABEL_ROOM), 12) for name in sheet.rows) + 12
+    panel = label_room + across * (side + _GAP)
+    head = _PANEL_HEAD + (16.0 if sheet.columns else 0.0)
+    height = head + len(sheet.rows) * (side + _GAP)
+    beside = 2 * panel <= 2 * _WIDEST_PANEL
+    steps = (panel + 28.0, 0.0) if beside else (0.0, height + 20.0)
+    content = panel + steps[0]
+    words = max(text_width(sheet.title, 17) + 8, text_width(sheet.subtitle, 11))
+    width = 2 * _MARGIN + max(content, words)
+    total = _MARGIN + _HEAD + height + steps[1] + _MARGIN
+    image = Image.new("RGB", (round(width * SCALE), round(total * SCALE)), _PAPER)
+    pen = Pen(ImageDraw.Draw(image))
+    pen.text(_MARGIN, _MARGIN, sheet.title, 17, _INK, "lt", bold=True)
+    pen.text(_MARGIN, _MARGIN + 25, sheet.subtitle, 11, _SOFT, "lt")
+    pixels = stored.about.scaling.undo(stored.images)
+    for number, (name, tone) in enumerate(TONES.items()):
+        left, top = _MARGIN + number * steps[0], _MARGIN + _HEAD + number * steps[1]
+        pen.text(left + label_room, top, name, 11, _SOFT, "lt")
+        if sheet.columns:
+            for column, label in enumerate(sheet.columns):
+                x = left + label_room + column * (side + _GAP) + side / 2
+                pen.text(x, top + _PANEL_HEAD + 8, label, 10, _SOFT, "mb")
+        toned = tone(pixels)
+        for row, (label, cells) in enumerate(zip(sheet.rows, sheet.cells, strict=True)):
+            y = top + head + row * (side + _GAP)
+            text = fitted(label, 12, _LABEL_ROOM)
+            pen.text(left + label_room - 10, y + side / 2, text, 12, _INK, "rm")
+            for column, cell in enumerate(cells):
+                x = left + label_room + column * (side + _GAP)
+                if cell is None:
+                    pen.box(x, y, side, side, _EMPTY, round_=3)
+                else:
+                    image.paste(_tile(toned[cell], side), (round(x * SCALE), round(y * SCALE)))
+    return image
+
+
+def _tile(pixels: Tensor, side: float) -> Image.Image:
+    """One image, its pixels still to be seen as squares."""
+    channels, height, width = pixels.shape
+    if channels not in (1, 3):
+        pixels = pixels.mean(0, keepdim=True)
+    data = (pixels * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
+    tile = Image.fromarray(data.squeeze(2) if data.shape[2] == 1 else data)
+    scale = side * SCALE / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return tile.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX)

@@ -1,0 +1,112 @@
+"""A client's records by class: batches for matching, and where synthetic images start from.
+
+Only classes that the client holds appear. They are numbered by *slots*, 0 .. held - 1, in the
+order of their labels; images in slot form have the shape [held, images per class, ...].
+"""
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedstill.data.dataset import Records
+from fedstill.errors import RunError
+from fedstill.types import ClientContext
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """Positions of a client's records, grouped by class."""
+
+    records: Records
+
+    @cached_property
+    def _labels(self) -> Tensor:
+        return self.records.labels
+
+    @cached_property
+    def held(self) -> Tensor:
+        """Labels of the classes held, ascending."""
+        held: Tensor = self._labels.unique()
+        return held
+
+    @cached_property
+    def _slots(self) -> Tensor:
+        return torch.searchsorted(self.held, self._labels)
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """Number of records in every slot."""
+        return torch.bincount(self._slots, minlength=len(self.held))
+
+    @cached_property
+    def _ranks(self) -> Tensor:
+        """0, 1, 2, ... within each class, for positions sorted by class."""
+        starts = self.counts.cumsum(0) - self.counts
+        return torch.arange(len(self.records)) - starts.repeat_interleave(self.counts)
+
+    def draw(self, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Up to ``most`` random records of every class: their positions and slots, by class.
+
+        One shuffle of all records and one stable sort, however many classes there are.
+        """
+        if int(self.counts.max()) <= most:  # all of them: nothing to draw
+            order = self._slots.argsort(stable=True)
+            return order, self._slots[order]
+        shuffled = torch.randperm(len(self.records), generator=generator)
+        order = shuffled[self._slots[shuffled].argsort(stable=True)]
+        chosen = order[self._ranks < most]
+        return chosen, self._slots[chosen]
+
+
+def labels_of(by_class: ByClass, images_per_class: int) -> Tensor:
+    """Fixed labels of the synthetic images, slot after slot."""
+    return by_class.held.repeat_interleave(images_per_class)
+
+
+def real_images(
+    ctx: ClientContext, by_class: ByClass, images_per_class: int, generator: torch.Generator
+) -> Tensor:
+    """Random records of every class, in slot form.
+
+    A class with too few of them gives every one, and some again.
+    """
+    positions, _ = by_class.draw(len(ctx.records), generator)
+    chosen: list[Tensor] = []
+    for own in positions.split(by_class.counts.tolist()):
+        order = own[torch.randperm(len(own), generator=generator)]
+        if len(own) < images_per_class:
+            warnings.warn(
+                "some classes have fewer records than images_per_class: their synthetic images "
+                "start from repeated records",
+                stacklevel=2,
+            )
+            again = torch.randint(len(own), (images_per_class - len(own),), generator=generator)
+            order = torch.cat([order, own[again]])
+        chosen.append(order[:images_per_class])
+    images, _ = ctx.records.take(torch.cat(chosen))
+    return images.view(len(by_class.held), images_per_class, *images.shape[1:])
+
+
+def noise_images(
+    ctx: ClientContext, by_class: ByClass, images_per_class: int, generator: torch.Generator
+) -> Tensor:
+    """Standard normal noise for every class, in slot form."""
+    shape = (len(by_class.held), images_per_class, *ctx.task.shape)
+    return torch.randn(shape, generator=generator).to(ctx.task.device)
+
+
+def check_images(ctx: ClientContext) -> None:
+    """Refuse records whose pixels no synthetic image could imitate."""
+    inputs = ctx.records.split.inputs
+    if not ctx.task.scaling.mean and not inputs.is_floating_point():
+        raise RunError(f"client {ctx.client}: its records are not images, which this method needs")
+    if not inputs.is_floating_point():
+        return
+    for rows in ctx.records.index.split(4096):
+        bad = ~torch.isfinite(inputs[rows]).flatten(1).all(1)
+        if bool(bad.any()):
+            record = int(rows[bad.nonzero()[0, 0]])
+            raise RunError(f"client {ctx.client}: record {record} holds NaN or infinity")

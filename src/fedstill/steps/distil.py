@@ -1,0 +1,106 @@
+"""A client's inner loop: synthetic images moved until their class means match the records'."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedstill.steps.augment import Augment, draw_augmentation
+from fedstill.steps.ball import sample_ball
+from fedstill.steps.classes import ByClass
+from fedstill.steps.matching import Matching, class_means, pixel_gradient
+from fedstill.types import ClientContext, Params
+
+PixelOptimiser = Literal["sgd", "adam"]
+
+_SMOOTHING = 0.9  # of the loss that early stopping watches: each iteration has other weights
+
+
+@dataclass(frozen=True)
+class PixelSteps:
+    """How pixels are moved. ``patience`` 0: never stop early."""
+
+    optimiser: PixelOptimiser
+    learning_rate: float
+    momentum: float
+    real_batch: int
+    augment: Augment = "none"
+    flip: bool = False
+    patience: int = 0
+    tolerance: float = 0.0
+
+
+def match_distribution(
+    ctx: ClientContext,
+    by_class: ByClass,
+    centre: Params,
+    radius: float,
+    start: Tensor,
+    plan: Sequence[Matching],
+    steps: PixelSteps,
+) -> tuple[Tensor, float]:
+    """The images after ``len(plan)`` iterations, and the smoothed loss at the end.
+
+    Iteration t: weights afresh from the ball around ``centre``, a real batch of every class, one
+    augmentation for both sides, one step down the pixel gradient of ``plan[t]``'s loss.
+    """
+    images = start.detach().clone()
+    optimiser = _optimiser(images, steps)
+    weights_stream = ctx.rng.at("weights").torch()
+    batch_stream = ctx.rng.at("batches").torch()
+    augment_stream = ctx.rng.at("augment").torch()
+    counts = by_class.counts.clamp(max=steps.real_batch)
+    watch = Plateau(steps.patience, steps.tolerance)
+    for iteration, matching in enumerate(plan):
+        weights = sample_ball(centre, radius, weights_stream)
+        augment = draw_augmentation(steps.augment, augment_stream, flip=steps.flip)
+        positions, slots = by_class.draw(steps.real_batch, batch_stream)
+        real = ((augment(x), s) for x, s in _chunks(ctx, positions, slots))
+        means = class_means(ctx.task, weights, real, counts, matching)
+        gradient, loss = pixel_gradient(ctx.task, weights, images, means, matching, augment)
+        images.grad = gradient
+        optimiser.step()
+        ctx.progress(iteration + 1, len(plan))
+        if watch.settled(float(loss)):
+            break
+    images.grad = None
+    return images, watch.smooth
+
+
+class Plateau:
+    """Has a noisy falling loss settled? Its running mean did not fall for some time."""
+
+    def __init__(self, patience: int, tolerance: float) -> None:
+        self.patience, self.tolerance = patience, tolerance
+        self.smooth = 0.0
+        self._best = float("inf")
+        self._since = 0
+        self._seen = 0
+
+    def settled(self, loss: float) -> bool:
+        """Whether the best running mean is older than ``patience`` losses, this one included."""
+        self._seen += 1
+        # The early mean has seen little: weighted so that it is not drawn towards zero.
+        new = (1 - _SMOOTHING) / (1 - _SMOOTHING**self._seen)
+        self.smooth += new * (loss - self.smooth)
+        if self.smooth < self._best * (1 - self.tolerance):
+            self._best, self._since = self.smooth, 0
+        else:
+            self._since += 1
+        return 0 < self.patience <= self._since
+
+
+def _chunks(
+    ctx: ClientContext, positions: Tensor, slots: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    size = ctx.task.model.chunk
+    for part, own in zip(positions.split(size), slots.split(size), strict=True):
+        yield ctx.records.take(part)[0], own.to(ctx.task.device)
+
+
+def _optimiser(images: Tensor, steps: PixelSteps) -> torch.optim.Optimizer:
+    if steps.optimiser == "adam":
+        return torch.optim.Adam([images], lr=steps.learning_rate)
+    return torch.optim.SGD([images], lr=steps.learning_rate, momentum=steps.momentum)

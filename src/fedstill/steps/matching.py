@@ -1,0 +1,151 @@
+"""Distribution matching: per-class means of a network's outputs, real against synthetic.
+
+The loss is a sum over the classes a client holds and over the last ``layers`` outputs of the
+network (FedDM eq. 9: the features before the last layer, and the logits) of the distance between
+the mean output of the real and of the synthetic images.
+
+There is no loop over classes. All real images stream through the network in chunks that stay in
+the processor's cache, without gradients, into sums by class; the synthetic images follow a few
+whole classes at a time, and only their pixels get a gradient. A class's mean is then known within
+its chunk, so one pass is enough, and no activation has to wait for another chunk.
+"""
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstill.models.model import Model
+from fedstill.types import Params, Task
+
+Outputs = tuple[Tensor, ...]  # a tensor for each matched layer
+
+
+@dataclass(frozen=True)
+class Matching:
+    """What is matched, and how.
+
+    ``squared``: squared Euclidean distances (FedDM), or plain ones (FedDualMatch).
+    ``compiled``: fuse the chunks' computation with ``torch.compile``; the first call takes long.
+    """
+
+    layers: int = 2
+    squared: bool = True
+    compiled: bool = False
+
+
+def same(x: Tensor) -> Tensor:
+    """No augmentation."""
+    return x
+
+
+def class_means(
+    task: Task,
+    params: Params,
+    chunks: Iterable[tuple[Tensor, Tensor]],
+    counts: Tensor,
+    matching: Matching,
+) -> Outputs:
+    """Mean outputs [classes, size] of real images that come as chunks of (images, slots)."""
+    compiled, forward = _program(_outputs_of, task.model, matching)
+    sums: list[Tensor] = []
+    with torch.no_grad():
+        for x, slots in chunks:
+            full = _padded(x, task.model.chunk) if compiled else x
+            outputs = [out[: len(x)] for out in forward(params, full)]
+            sums = sums or [out.new_zeros(len(counts), out.shape[1]) for out in outputs]
+            for total, out in zip(sums, outputs, strict=True):
+                total.index_add_(0, slots, out)
+    return tuple(total / counts[:, None].to(total) for total in sums)
+
+
+def pixel_gradient(
+    task: Task,
+    params: Params,
+    images: Tensor,
+    means: Outputs,
+    matching: Matching,
+    augment: Callable[[Tensor], Tensor] = same,
+) -> tuple[Tensor, Tensor]:
+    """Gradient with respect to ``images`` [classes, images per class, ...], and the loss."""
+    compiled, distances = _program(_distances_of, task.model, matching)
+    classes = classes_at_once(task, images.shape[1])
+    gradient = torch.empty_like(images)
+    total = torch.zeros((), device=images.device, dtype=images.dtype)
+    targets = zip(*(m.split(classes) for m in means), strict=True)
+    for part, into, target in zip(
+        images.split(classes), gradient.split(classes), targets, strict=True
+    ):
+        x = part.detach().requires_grad_(True)
+        seen = augment(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        if compiled:  # one shape for all, so that nothing is compiled twice
+            seen, target = _padded(seen, classes), tuple(_padded(t, classes) for t in target)
+        loss = distances(params, seen, target)[: len(x)].sum()
+        into.copy_(torch.autograd.grad(loss, x)[0])
+        total += loss.detach()
+    return gradient, total
+
+
+def classes_at_once(task: Task, images_per_class: int) -> int:
+    """Whole classes in a synthetic chunk: more than one image may lie over the cache's size."""
+    return max(1, round(1.25 * task.model.chunk / images_per_class))
+
+
+def euclidean(difference: Tensor) -> Tensor:
+    """Length of each row; the gradient at zero is zero, not NaN."""
+    square = difference.square().sum(1)
+    apart = square > 0
+    return torch.where(apart, square, 1.0).sqrt() * apart
+
+
+def _outputs_of(model: Model, matching: Matching) -> Callable[[Params, Tensor], Outputs]:
+    def outputs(params: Params, x: Tensor) -> Outputs:
+        return tuple(out.flatten(1) for out in model.features(params, x)[-matching.layers :])
+
+    return outputs
+
+
+def _distances_of(model: Model, matching: Matching) -> Callable[[Params, Tensor, Outputs], Tensor]:
+    outputs_of = _outputs_of(model, matching)
+
+    def distances(params: Params, images: Tensor, means: Outputs) -> Tensor:
+        """Distance of every class, summed over the layers."""
+        total = images.new_zeros(len(images))
+        for out, mean in zip(outputs_of(params, images.flatten(0, 1)), means, strict=True):
+            difference = out.unflatten(0, images.shape[:2]).mean(1) - mean
+            own = difference.square().sum(1) if matching.squared else euclidean(difference)
+            total = total + own
+        return total
+
+    return distances
+
+
+def _padded(x: Tensor, rows: int) -> Tensor:
+    """Zeros below, up to this many rows."""
+    return x if len(x) == rows else torch.cat([x, x.new_zeros(rows - len(x), *x.shape[1:])])
+
+
+def _program(make: Callable[..., Any], model: Model, matching: Matching) -> tuple[bool, Any]:
+    """Whether it is compiled, and the function itself."""
+    if matching.compiled and _compiler_found():
+        return True, _compiled(make, model, matching)
+    return False, make(model, matching)
+
+
+@lru_cache(maxsize=16)
+def _compiled(make: Callable[..., Any], model: Model, matching: Matching) -> Any:
+    return torch.compile(make(model, matching), fullgraph=True, dynamic=False)
+
+
+@lru_cache(maxsize=1)
+def _compiler_found() -> bool:
+    found = any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"))
+    if not found:
+        warnings.warn("no C++ compiler: compile = 'on' falls back to plain PyTorch", stacklevel=2)
+    return found

@@ -1,0 +1,47 @@
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+PATH = Path(__file__).parents[2] / "examples" / "surrogate_1d.py"
+
+
+@pytest.fixture(scope="module")
+def module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("surrogate_1d", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules["surrogate_1d"] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_inside_the_ball_the_surrogate_is_far_closer_than_the_tangent(
+    module: ModuleType, seed: int
+) -> None:
+    surrogate, tangent = module.example(seed=seed).errors()
+    assert surrogate < 0.05 * tangent
+
+
+def test_the_points_are_the_paper_s(module: ModuleType) -> None:
+    shown = module.example(iterations=0)
+    assert len(shown.x) == 100
+    assert shown.synthetic.numel() == 20
+    flipped = (shown.y.bool() != (shown.x >= 0)).float().mean()
+    assert 0 < flipped < 0.25
+    at_zero = torch.zeros(1)
+    assert torch.allclose(shown.loss(at_zero), torch.tensor(2.0).log())
+    step = torch.tensor([1e-2])
+    slope = (shown.loss(step) - shown.loss(-step)) / (2 * step)
+    assert torch.allclose(shown.tangent(step) - shown.tangent(at_zero), slope * step, rtol=1e-2)
+
+
+def test_the_figure_is_a_picture(module: ModuleType) -> None:
+    root = ElementTree.fromstring(module.figure(module.example(iterations=5)))
+    assert root.tag.endswith("svg")

@@ -1,0 +1,154 @@
+"""FedDualMatch: its stages, its radius, its gradient matching, and its switches."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedstill.methods.feddualmatch import Ball, FedDualMatch
+from fedstill.methods.surrogate import Distilled
+from fedstill.rng import Rng
+from fedstill.steps.arithmetic import norm
+from fedstill.steps.gradient_matching import grad_distance
+from fedstill.synthetic import SyntheticSet
+from fedstill.testing import bits, toy_run, toy_setup
+from fedstill.types import ClientContext, Params, Reply, ServerContext
+
+SMALL = FedDualMatch(
+    images_per_class=2,
+    iterations=6,
+    gradient_rounds=2,
+    gradient_steps=2,
+    server_iterations=3,
+    server_learning_rate=0.05,
+)
+SETUP = toy_setup(SMALL)
+SERVER = ServerContext(SETUP.task, 1, Rng(0))
+
+
+def replies() -> list[Reply[Distilled]]:
+    generator = Rng(2).torch()
+    return [
+        Reply(
+            client,
+            Distilled(
+                SyntheticSet(torch.randn(4, 1, 8, 8, generator=generator), torch.tensor(labels)),
+                0,
+                1.0,
+            ),
+        )
+        for client, labels in enumerate([[0, 0, 1, 1], [1, 1, 5, 5]])
+    ]
+
+
+def slopes(params: Params, images: Tensor, labels: Tensor) -> Params:
+    leaves = {k: v.clone().requires_grad_(True) for k, v in params.items()}
+    loss = SETUP.task.loss(SETUP.task.model.apply(leaves, images), labels).mean()
+    found = torch.autograd.grad(
+        loss, list(leaves.values()), allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(params, found, strict=True))
+
+
+def test_stages_go_backwards_from_the_logits_in_equal_parts() -> None:
+    layers = [matching.layers for matching in dataclasses.replace(SMALL, iterations=8).plan(4)]
+    assert layers == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert [m.layers for m in dataclasses.replace(SMALL, iterations=5).plan(3)] == [1, 1, 2, 2, 3]
+    flat = dataclasses.replace(SMALL, layer_wise=False, squared=True).plan(4)
+    assert {(m.layers, m.squared) for m in flat} == {(2, True)}
+    assert dataclasses.replace(SMALL, iterations=0).plan(4) == []
+
+
+def test_the_radius_is_the_largest_difference_of_one_step() -> None:
+    state = SMALL.init(SERVER)
+    assert state.radius == 5.0
+    answers = replies()
+    sets = {r.client: r.message.synthetic for r in answers}
+    images = torch.cat([s.images for s in sets.values()])
+    labels = torch.cat([s.labels for s in sets.values()])
+    common = slopes(state.params, images, labels)
+    expected = max(
+        float(norm({k: 0.05 * (g - common[k]) for k, g in own.items()}))
+        for own in (slopes(state.params, s.images, s.labels) for s in sets.values())
+    )
+    assert SMALL.server(SERVER, state, answers).radius == pytest.approx(expected, rel=1e-4)
+    wider = dataclasses.replace(SMALL, radius_step=0.5)
+    assert wider.server(SERVER, state, answers).radius == pytest.approx(10 * expected, rel=1e-4)
+    fixed = dataclasses.replace(SMALL, adaptive_radius=False)
+    assert fixed.server(SERVER, state, answers).radius == 5.0
+    noisy = dataclasses.replace(SMALL, radius_noise=0.3).server(SERVER, state, answers).radius
+    drawn = float(torch.randn((), generator=SERVER.rng.at("radius").torch()))
+    assert noisy == pytest.approx(max(0.0, expected + 0.3 * drawn), rel=1e-4)
+
+
+def test_one_gradient_matching_step_is_the_double_gradient() -> None:
+    method = dataclasses.replace(SMALL, gradient_rounds=1, gradient_steps=1)
+    state = method.init(SERVER)
+    sets = {r.client: r.message.synthetic for r in replies()}
+    images = torch.cat([s.images for s in sets.values()])
+    labels = torch.cat([s.labels for s in sets.values()])
+    aligned = method.align(SERVER, state.params, 0.0, sets, SyntheticSet(images, labels))
+    target = list(slopes(state.params, images, labels).values())
+    expected = []
+    for own in sets.values():
+        x = own.images.clone().requires_grad_(True)
+        leaves = {k: v.clone().requires_grad_(True) for k, v in state.params.items()}
+        loss = SETUP.task.loss(SETUP.task.model.apply(leaves, x), own.labels).mean()
+        gradient = torch.autograd.grad(
+            loss,
+            list(leaves.values()),
+            create_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        step = torch.autograd.grad(grad_distance(target, gradient), x)[0]
+        expected.append(own.images - 0.1 * step)
+    assert torch.allclose(aligned.images, torch.cat(expected), atol=1e-5)
+    assert torch.equal(aligned.labels, labels)
+
+
+def test_gradient_matching_brings_the_gradients_nearer() -> None:
+    state = SMALL.init(SERVER)
+    sets = {r.client: r.message.synthetic for r in replies()}
+    images = torch.cat([s.images for s in sets.values()])
+    labels = torch.cat([s.labels for s in sets.values()])
+    method = dataclasses.replace(SMALL, gradient_steps=10)
+    aligned = method.align(SERVER, state.params, 0.0, sets, SyntheticSet(images, labels))
+    target = list(slopes(state.params, images, labels).values())
+
+    def distance(x: Tensor) -> float:
+        return float(grad_distance(target, list(slopes(state.params, x, labels[:4]).values())))
+
+    assert distance(aligned.images[:4]) < distance(images[:4])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"layer_wise": False},
+        {"gradient_matching": False},
+        {"adaptive_radius": False, "squared": True},
+        {"radius": 0.0, "adaptive_radius": False, "initial": "real", "images_per_class": 1},
+    ],
+    ids=str,
+)
+def test_every_switch_runs(changes: dict[str, Any], tmp_path: Path) -> None:
+    method = dataclasses.replace(SMALL, **changes)
+    federation = toy_run(method, tmp_path / "run", rounds=2)
+    assert set(federation.history[-1].details) == {"radius", "matching_loss"}
+    assert isinstance(federation.state, Ball)
+    if changes:
+        assert bits(federation.state) != bits(toy_run(SMALL, tmp_path / "all").state)
+
+
+def test_the_client_starts_from_noise_and_comes_nearer() -> None:
+    ctx = ClientContext(SETUP.task, 1, 0, Rng(0), data=SETUP.runner.records(0))
+    down = SMALL.init(SERVER)
+    method = dataclasses.replace(SMALL, layer_wise=False, pixel_learning_rate=0.5)
+    first = dataclasses.replace(method, iterations=1).client(ctx, down, None)[0].loss
+    last = dataclasses.replace(method, iterations=60).client(ctx, down, None)[0].loss
+    assert last < first

@@ -1,0 +1,166 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedstill.data.dataset import Scaling
+from fedstill.models import MLP
+from fedstill.rng import Rng
+from fedstill.steps.arithmetic import norm, subtract
+from fedstill.steps.distil import Plateau
+from fedstill.steps.fit import fit
+from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.types import Task
+
+MODEL = MLP((1, 2, 2), 3, depth=0)
+TASK = Task(MODEL, (1, 2, 2), 3, 1, 1, Scaling((), ()))
+START = MODEL.init(Rng(0).torch())
+
+
+def images(number: int = 10) -> Tensor:
+    return torch.randn(number, 1, 2, 2, generator=Rng(1).torch())
+
+
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
+
+
+def test_one_full_batch_step_is_gradient_descent() -> None:
+    x = images()
+    leaves = {k: v.clone().requires_grad_(True) for k, v in START.items()}
+    loss = TASK.loss(MODEL.apply(leaves, x), LABELS).mean()
+    slopes = torch.autograd.grad(loss, list(leaves.values()))
+    after = fit(TASK, START, x, LABELS, Rng(0), learning_rate=0.5, batch_size=10, epochs=1)
+    for (name, weight), slope in zip(START.items(), slopes, strict=True):
+        assert torch.allclose(after[name], weight - 0.5 * slope, atol=1e-6)
+
+
+def test_equals_torch_sgd_with_momentum() -> None:
+    x = images()
+    ours = fit(
+        TASK, START, x, LABELS, Rng(0), learning_rate=0.1, batch_size=10, iterations=5, momentum=0.9
+    )
+    leaves = {k: v.clone().requires_grad_(True) for k, v in START.items()}
+    optimiser = torch.optim.SGD(leaves.values(), lr=0.1, momentum=0.9)
+    for _ in range(5):
+        optimiser.zero_grad()
+        TASK.loss(MODEL.apply(leaves, x), LABELS).mean().backward()
+        optimiser.step()
+    assert all(torch.allclose(ours[k], v.detach(), atol=1e-5) for k, v in leaves.items())
+
+
+def test_hard_labels_are_one_hot_soft_labels() -> None:
+    x = images()
+    soft = torch.nn.functional.one_hot(LABELS, 3).float()
+    options: dict[str, Any] = {"learning_rate": 0.1, "batch_size": 4, "epochs": 3}
+    a = fit(TASK, START, x, LABELS, Rng(0), **options)
+    b = fit(TASK, START, x, soft, Rng(0), **options)
+    assert all(torch.allclose(a[k], b[k], atol=1e-6) for k in a)
+
+
+def test_weights_stand_for_repetition() -> None:
+    x, weights = images(3), torch.tensor([2.0, 1.0, 0.0])
+    repeated = torch.cat([x[:1], x[:1], x[1:2]])
+    a = fit(
+        TASK,
+        START,
+        x,
+        LABELS[:3],
+        Rng(0),
+        learning_rate=0.3,
+        batch_size=3,
+        epochs=1,
+        weights=weights,
+    )
+    b = fit(
+        TASK,
+        START,
+        repeated,
+        torch.tensor([0, 0, 1]),
+        Rng(0),
+        learning_rate=0.3,
+        batch_size=3,
+        epochs=1,
+    )
+    assert all(torch.allclose(a[k], b[k], atol=1e-6) for k in a)
+
+
+def test_no_weights_are_weights_of_one_bit_for_bit() -> None:
+    plain, _ = batch_gradient(TASK, tracked(START), images(), LABELS)
+    ones, _ = batch_gradient(TASK, tracked(START), images(), LABELS, torch.ones(10))
+    assert all(torch.equal(a, b) for a, b in zip(plain, ones, strict=True))
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.05, 1e6])
+def test_every_step_stays_in_the_ball(radius: float) -> None:
+    after = fit(
+        TASK,
+        START,
+        images(),
+        LABELS,
+        Rng(0),
+        learning_rate=1.0,
+        batch_size=4,
+        epochs=9,
+        radius=radius,
+    )
+    distance = float(norm(subtract(after, START)))
+    assert distance <= radius * (1 + 1e-5)
+    free = fit(TASK, START, images(), LABELS, Rng(0), learning_rate=1.0, batch_size=4, epochs=9)
+    if radius == 1e6:
+        assert all(torch.equal(after[k], free[k]) for k in after)
+    elif radius:
+        assert distance > 0.9 * radius
+
+
+def test_every_image_once_an_epoch_and_progress_is_told() -> None:
+    seen: list[tuple[int, int]] = []
+    marks = torch.arange(10.0).view(10, 1, 1, 1).expand(10, 1, 2, 2)
+    visited: list[float] = []
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        visited.extend(labels.tolist())
+        return logits.sum(1)
+
+    task = Task(MODEL, (1, 2, 2), 3, 1, 1, Scaling((), ()), loss=loss)
+    fit(
+        task,
+        START,
+        marks,
+        torch.arange(10),
+        Rng(0),
+        learning_rate=0.0,
+        batch_size=4,
+        epochs=2,
+        progress=lambda step, steps: seen.append((step, steps)),
+    )
+    assert sorted(visited[:10]) == sorted(visited[10:]) == list(range(10))
+    assert visited[:10] != visited[10:]
+    assert seen == [(i, 6) for i in range(1, 7)]
+
+
+def test_epochs_or_iterations_but_not_both() -> None:
+    choices: list[dict[str, Any]] = [{}, {"epochs": 1, "iterations": 1}]
+    for options in choices:
+        with pytest.raises(ValueError, match="either epochs or iterations"):
+            fit(TASK, START, images(), LABELS, Rng(0), learning_rate=1.0, batch_size=4, **options)
+
+
+def test_the_input_is_not_changed() -> None:
+    before = {k: v.clone() for k, v in START.items()}
+    fit(
+        TASK, START, images(), LABELS, Rng(0), learning_rate=1.0, batch_size=4, epochs=1, radius=0.1
+    )
+    assert all(torch.equal(v, before[k]) for k, v in START.items())
+
+
+def test_a_plateau_is_noticed_and_a_fall_is_not() -> None:
+    falling = Plateau(patience=5, tolerance=0.01)
+    assert not any(falling.settled(100 * 0.9**i) for i in range(100))
+    flat = Plateau(patience=5, tolerance=0.01)
+    noticed = next(i for i in range(100) if flat.settled(1.0))
+    assert noticed == 5
+    assert math.isclose(flat.smooth, 1.0)
+    never = Plateau(patience=0, tolerance=0.01)
+    assert not any(never.settled(1.0) for _ in range(100))
