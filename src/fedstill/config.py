@@ -153,7 +153,7 @@ def _full_model(experiment: Experiment) -> Table:
 def _full_engine(experiment: Experiment) -> EngineSettings:
     try:
         on_cpu = torch.zeros(1, device=experiment.device).device.type == "cpu"
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise RequestError(f"device: '{experiment.device}' cannot be used: {reason}") from error
     cores = os.cpu_count() or 1

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load as parse_tensors
+from safetensors.torch import save as format_tensors
 from torch import Tensor
 
 from fedstill.files import HEADER, read_safetensors
@@ -128,13 +129,13 @@ def pack(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
         place = value.untyped_storage().data_ptr()
         plain[name] = value.clone() if place in memory else value
         memory.add(place)
-    return safetensors.torch.save(plain, metadata={HEADER: text})
+    return format_tensors(plain, metadata={HEADER: text})
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and header of bytes from ``pack``."""
     try:
-        tensors = safetensors.torch.load(data)
+        tensors = parse_tensors(data)
         length = int.from_bytes(data[:8], "little")
         layout = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
         text = layout.get("__metadata__", {}).get(HEADER, "{}")

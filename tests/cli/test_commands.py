@@ -58,6 +58,10 @@ def test_run_and_its_json(tmp_path: Path) -> None:
         (("run", "fedavg", "--config", "none.toml"), "none.toml: cannot be read"),
         (("partition", "--data", "nothing-like-it"), "nothing-like-it"),
         (("list", "metods"), "did you mean 'methods'"),
+        (("run", "fedavg", "--bogus"), "No such option"),
+        (("run", "fedavg", "--rounds", "x"), "'--rounds': 'x' is not a valid integer"),
+        (("rnu",), "No such command 'rnu'"),
+        (("show", "nowhere"), "nowhere: no synthetic sets"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_code_2(

@@ -1,10 +1,12 @@
 """The ``fedstill`` command."""
 
+import os
 import signal
 import sys
 import warnings
 from typing import Any, NoReturn
 
+import click
 import typer
 from rich.console import Console
 
@@ -50,14 +52,29 @@ def main() -> None:
     )
     signal.signal(signal.SIGTERM, _as_interrupt)
     keep_freed_memory()
+
+    def say(text: str) -> None:
+        line = f"fedstill: {' '.join(text.split())}"
+        errors.print(line, markup=False, highlight=False, soft_wrap=True)
+
     try:
-        app(standalone_mode=True)
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except FedstillError as error:
-        text = " ".join(str(error).split())
-        errors.print(f"fedstill: {text}", markup=False, highlight=False, soft_wrap=True)
+        say(str(error))
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "fedstill"
+        say(f"{error.format_message()} See `{command} --help`.")
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 def _as_interrupt(_signal: int, _frame: Any) -> NoReturn:

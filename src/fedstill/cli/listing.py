@@ -25,7 +25,10 @@ def list_command(
         str | None, typer.Argument(help="methods, data or models.", show_default="all of them")
     ] = None,
 ) -> None:
-    """List the methods, data sets and models, each with one line."""
+    """List the methods, data sets and models, each with one line.
+
+    KIND is methods, data or models; without it, all of them.
+    """
     kinds = _kinds()
     if kind is not None and kind not in kinds:
         raise RequestError(f"list: no kind '{kind}'{did_you_mean(kind, kinds)}")

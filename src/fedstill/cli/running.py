@@ -78,6 +78,7 @@ def run_command(
 ) -> None:
     """Run one federated experiment.
 
+    METHOD is one of `fedstill list methods`, or your own as package.module:Class.
     With no options: the built-in digits, 10 clients with very different shares of the classes.
     Ctrl-C leaves a run that --resume goes on with.
     """

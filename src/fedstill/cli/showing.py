@@ -17,7 +17,8 @@ def show_command(
 ) -> None:
     """Draw a run's synthetic images: labelled grids per client and round, and overviews.
 
-    Each set is drawn twice: clipped to the range that pixels have, and stretched to what is there.
+    RUN is a run folder. Each set is drawn twice: clipped to the range that pixels have, and
+    stretched to what is there.
     """
     written = show(run, out)
     console = Console(highlight=False, soft_wrap=True)
