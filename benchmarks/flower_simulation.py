@@ -310,7 +310,7 @@ def fedstill_process(folder: Path, rounds: int, workers: int) -> None:
     clock = _Clock()
     federation = Federation(setup, RunFolder(folder / "run"), clock)
     federation.begin()
-    with local_engine(setup, CLIENTS) as engine:
+    with local_engine(setup, CLIENTS, folder / "workers") as engine:
         for _ in range(rounds):
             federation.step(engine)
     save_weights(folder / "weights.npz", setup.method.params(federation.state))

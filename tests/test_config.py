@@ -80,6 +80,14 @@ def test_the_resolved_table_is_complete_and_resolves_to_itself(tmp_path: Path) -
         ({"method": "fedavg", "wire": {"sideways": "float32"}}, "wire.sideways: no such setting"),
         ({"method": "fedavg", "engine": "flour"}, "engine.name: invalid enum value 'flour'"),
         ({"method": "fedavg", "device": "tpu7"}, "device: 'tpu7' cannot be used"),
+        ({"method": "fedavg", "device": "meta"}, "device: 'meta' cannot be used"),
+        ({"method": "fedavg", "model": {"name": 3}}, "model.name: expected str (it is 3)"),
+        ({"method": {"name": 3}}, "method.name: expected str (it is 3)"),
+        (
+            {"method": {"name": "fedavg", "learning_rate": float("inf")}},
+            "method.learning_rate: expected a finite number (it is inf)",
+        ),
+        ({"method": "fedavg", "participation": float("nan")}, "participation: expected a finite"),
         ({"method": "fedavg", "data": {"nmae": "mnist"}}, "data.nmae: no such setting"),
     ],
 )
@@ -108,6 +116,8 @@ def test_tables() -> None:
     assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 5}}) == {"a": {"b": 5, "c": 2}}
     with pytest.raises(RequestError, match="'a' is set to a value of its own"):
         nested({"a": 1, "a.b": 2})
+    with pytest.raises(RequestError, match=r"a: 'a\.b' is set already"):
+        nested({"a.b": 2, "a": 1})
 
 
 def test_only_what_matters_to_the_result_counts_as_changed() -> None:

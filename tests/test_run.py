@@ -139,9 +139,16 @@ def test_a_damaged_checkpoint_costs_a_round_and_no_bit(tmp_path: Path) -> None:
         )
     damaged = tmp_path / "parts" / "checkpoint" / "server-0002.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-9])
-    resumed = fedstill.run(out=tmp_path / "parts", resume=True)
+    notes: list[str] = []
+
+    class Listener(Observer):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    resumed = fedstill.run(out=tmp_path / "parts", resume=True, observer=Listener())
     assert model_bytes(whole.folder) == model_bytes(resumed.folder)
     assert [m.round for m in resumed.metrics] == [1, 2, 3]
+    assert notes == ["the checkpoint of round 2 is damaged: going on after round 1"]
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(
@@ -188,6 +195,44 @@ def test_resuming_another_experiment_is_refused(
     fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
     with pytest.raises(RequestError, match=f"begun with other settings: {words}"):
         fedstill.run(out=tmp_path / "run", resume=True, **change)
+
+
+def test_resuming_a_run_whose_settings_were_edited_is_refused(tmp_path: Path) -> None:
+    fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("learning_rate = 0.05", "learning_rate = 0.5"))
+    with pytest.raises(RequestError, match=r"config\.toml, the scaling or the network are not"):
+        fedstill.run(out=tmp_path / "run", resume=True)
+
+
+def test_resuming_with_other_scaling_or_another_network_is_refused(tmp_path: Path) -> None:
+    x, y = np.zeros((20, 1, 6, 6), dtype=np.uint8), np.arange(20) % 2
+
+    def go(mean: float, activation: nn.Module, resume: bool = False) -> None:
+        network = nn.Sequential(nn.Flatten(), activation, nn.Linear(36, 2))
+        data = fedstill.arrays(x, y, x, y, mean=(mean,), std=(1.0,))
+        options: dict[str, Any] = {"rounds": 1, "clients": 2, "partition": "iid"}
+        out = tmp_path / "run"
+        fedstill.run("fedavg", data=data, model=network, resume=resume, out=out, **options)
+
+    go(0.5, nn.ReLU())
+    go(0.5, nn.ReLU(), resume=True)
+    for mean, activation in ((0.4, nn.ReLU()), (0.5, nn.Tanh())):
+        with pytest.raises(RequestError, match="the scaling or the network"):
+            go(mean, activation, resume=True)
+    # A refused resume lets go of the folder.
+    go(0.5, nn.ReLU(), resume=True)
+
+
+def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 255, (30, 1, 6, 6), dtype=np.uint8), np.arange(30) % 3
+    (tmp_path / "here").mkdir()
+    np.savez(tmp_path / "here" / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    monkeypatch.chdir(tmp_path / "here")
+    fedstill.run("fedavg", data="./mine.npz", out=tmp_path / "run", **QUICK)
+    monkeypatch.chdir(tmp_path)
+    assert fedstill.run(out=tmp_path / "run", resume=True).summary.status == "done"
 
 
 def test_other_workers_are_not_another_experiment(tmp_path: Path) -> None:
@@ -277,9 +322,64 @@ def test_own_names_run_in_worker_processes_too(tmp_path: Path) -> None:
     assert model_bytes(results[0].folder) == model_bytes(results[1].folder)
 
 
+class Unseeded(nn.Module):
+    """Draws its own parameter and buffer when it is made."""
+
+    noise: Tensor
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(int(np.prod(shape))))
+        self.register_buffer("noise", torch.randn(int(np.prod(shape))))
+        self.linear = nn.Linear(int(np.prod(shape)), classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.linear(x.flatten(1) + self.shift + self.noise)
+        return result
+
+
+def test_a_network_that_draws_for_itself_is_the_same_everywhere(tmp_path: Path) -> None:
+    models = set()
+    for number, workers in enumerate((1, 1, 2)):
+        torch.rand(number)  # whatever was drawn before
+        result = fedstill.run(
+            "fedavg",
+            out=tmp_path / str(number),
+            **{**QUICK, "model": "tests.test_run:Unseeded", "workers": workers},
+        )
+        models.add(model_bytes(result.folder))
+    assert len(models) == 1
+
+
+def test_objects_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
+    for words, message in (
+        ({"data": ([1], [2])}, "data: expected a name, a path or a Dataset, got tuple"),
+        ({"data": tmp_path / "nowhere"}, "no such file or folder"),
+        ({"model": OwnNetwork}, "model: expected a name, a Model or an nn.Module"),
+        ({"method": FedAvg}, r"method: give an object, FedAvg\(...\), or a name"),
+    ):
+        options: dict[str, Any] = {"method": "fedavg", **QUICK, **words}
+        with pytest.raises(RequestError, match=message):
+            fedstill.run(out=tmp_path / "run", **options)
+
+
+def test_a_wrong_value_in_a_file_is_refused_even_if_an_option_wins(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text('rounds = "3"')
+    with pytest.raises(RequestError, match="rounds: expected int, got str"):
+        fedstill.run("fedavg", config=tmp_path / "bad.toml", out=tmp_path / "run", **QUICK)
+
+
+def broken_network(shape: tuple[int, ...], classes: int) -> None:
+    raise ZeroDivisionError("nothing there")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ({"model": "tests.test_run:broken_network"}, "ZeroDivisionError: nothing there"),
+        ({"model": "builtins:dict"}, "model: builtins:dict"),
+        ({"method": ":X"}, "method: cannot import ''"),
+        ({"method": ".foo:X"}, "method: cannot import '.foo'"),
         ({"method": "no.such.module:Thing"}, "method: cannot import 'no.such.module'"),
         ({"method": "fedstill.methods.fedavg:Nothing"}, "has no 'Nothing'"),
         ({"method": "fedstill.rng:Rng"}, "is not a method class: it lacks init"),

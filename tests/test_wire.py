@@ -205,6 +205,24 @@ def test_uint8_without_sound_ranges_is_refused(ranges: object) -> None:
         wire.decode(tree.pack(coded, header), SCHEMA, "uint8")
 
 
+@pytest.mark.parametrize("ranges", [[], "x", 3, {"update.b": [True, True]}])
+def test_ranges_of_any_other_kind_are_refused(ranges: object) -> None:
+    tensors, skeleton = tree.flatten(message())
+    coded = {k: v.to(torch.uint8) if v.is_floating_point() else v for k, v in tensors.items()}
+    with pytest.raises(WireError):
+        wire.decode(tree.pack(coded, {"skeleton": skeleton, "ranges": ranges}), SCHEMA, "uint8")
+
+
+def test_what_no_field_speaks_of_is_refused_too() -> None:
+    """A stowaway tensor that the skeleton does not name, and bytes behind the compressed frame."""
+    tensors, skeleton = tree.flatten(message())
+    stowaway = tree.pack({**tensors, "extra": torch.zeros(9)}, {"skeleton": skeleton})
+    with pytest.raises(WireError, match="'extra' was not declared"):
+        wire.decode(stowaway, SCHEMA)
+    with pytest.raises(WireError):
+        wire.decode(wire.encode(message(), SCHEMA, "uint8+zstd") + b"more", SCHEMA, "uint8+zstd")
+
+
 def test_zstd_makes_a_compressible_message_smaller() -> None:
     schema = wire.Schema(Message, {**SCHEMA.tensors, "update.b": wire.TensorSpec((5000,))}, {})
     zeros = message(b=torch.zeros(5000))

@@ -48,6 +48,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.damaged: list[int] = []  # rounds whose checkpoint was there but not whole
         self._manifest: Manifest | None = None
 
     def save(self, round: int, server: bytes, clients: Mapping[int, bytes]) -> None:
@@ -67,14 +68,12 @@ class Checkpoints:
         """Round and server state of the newest checkpoint that is whole, if there is one."""
         for round, path in sorted(self._manifests().items(), reverse=True):
             manifest = self._read_manifest(path)
-            if manifest is None or manifest.round != round:
-                continue
-            if all(self._read(f) is not None for f in manifest.clients.values()):
-                server = self._read(manifest.server)
-                if server is not None:
-                    self._manifest = manifest
-                    self._tidy()
-                    return round, server
+            server = self._whole(manifest) if manifest and manifest.round == round else None
+            if server is not None:
+                self._manifest = manifest
+                self._tidy()
+                return round, server
+            self.damaged.append(round)
         return None
 
     def client(self, client: int) -> bytes | None:
@@ -85,6 +84,12 @@ class Checkpoints:
         if state is None:
             raise OSError(f"{self.folder}: the state of client {client} was damaged")
         return state
+
+    def _whole(self, manifest: Manifest) -> bytes | None:
+        """The server's state, if it and every client's are as the manifest says."""
+        if any(self._read(stored) is None for stored in manifest.clients.values()):
+            return None
+        return self._read(manifest.server)
 
     def _store(self, name: str, data: bytes) -> StoredFile:
         write_atomically(self.folder / name, data)

@@ -9,15 +9,17 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 from msgspec import Meta
 
-from fedstill.data import DataSettings, parse_partition
+from fedstill.data import SOURCES, DataSettings, parse_partition
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import find_method
 from fedstill.models import DEFAULT_MODEL, Model, build_own, find_model
+from fedstill.rng import Rng
 from fedstill.tables import Table, as_table, convert, flat, without_none
 from fedstill.wire import check_codec
 
@@ -84,7 +86,8 @@ class Experiment:
         entry = find_model(self.model["name"])
         settings = _settings(self.model)
         if entry is None:
-            return build_own(self.model["name"], settings, shape, classes)
+            rng = Rng(self.seed).at("own model")
+            return build_own(self.model["name"], settings, shape, classes, rng)
         table = {**settings, "shape": list(shape), "classes": classes}
         model: Model = convert(table, entry.cls, "model")
         return model
@@ -109,13 +112,17 @@ def resolve(request: Mapping[str, Any], own_method: Any = None) -> Experiment:
     if isinstance(table["model"], dict):
         table["model"] = {"name": DEFAULT_MODEL, **table["model"]}
     experiment = convert(table, Experiment, "")
-    if not isinstance(experiment.method.get("name"), str):
+    if "name" not in experiment.method:
         raise RequestError("method: which one? `fedstill list methods` shows them")
+    for key, section in (("method", experiment.method), ("model", experiment.model)):
+        if not isinstance(section["name"], str):
+            raise RequestError(f"{key}.name: expected str (it is {section['name']!r})")
     experiment = dataclasses.replace(
         experiment,
         method=_full_method(experiment, own_method),
         model=_full_model(experiment),
         engine=_full_engine(experiment),
+        data=_lasting(experiment.data),
     )
     parse_partition(experiment.partition)
     check_codec(experiment.wire.up, "wire.up")
@@ -123,10 +130,20 @@ def resolve(request: Mapping[str, Any], own_method: Any = None) -> Experiment:
     return experiment
 
 
+def check_types(request: Mapping[str, Any]) -> None:
+    """Refuse wrong words and types in a table that others will be laid over."""
+    convert({"method": {}, **spelled_out(request)}, Experiment, "")
+
+
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Dotted keys on which two resolved tables differ in a way that matters to the result."""
-    a, b = flat(old), flat(new)
-    return [k for k in sorted(a.keys() | b.keys()) if k not in _FREE and a.get(k) != b.get(k)]
+    a, b = deciding(old), deciding(new)
+    return [k for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
+
+
+def deciding(table: Mapping[str, Any]) -> Table:
+    """The settings that decide the result, by dotted key and in order."""
+    return {k: v for k, v in sorted(flat(table).items()) if k not in _FREE}
 
 
 def _settings(table: Table) -> Table:
@@ -150,9 +167,23 @@ def _full_model(experiment: Experiment) -> Table:
     return without_none({"name": "", **entry.settings, **experiment.model})
 
 
+def _lasting(data: DataSettings) -> DataSettings:
+    """Paths in full, so that the run can be resumed from any folder."""
+
+    def full(path: str) -> str:
+        return str(Path(path).expanduser().resolve())
+
+    local = data.name not in SOURCES and not data.name.startswith("hub:")
+    in_dir = data.dir is not None and (Path(data.dir).expanduser() / data.name).exists()
+    name = full(data.name) if local and not in_dir and Path(data.name).exists() else data.name
+    return dataclasses.replace(data, name=name, dir=data.dir and full(data.dir))
+
+
 def _full_engine(experiment: Experiment) -> EngineSettings:
     try:
-        on_cpu = torch.zeros(1, device=experiment.device).device.type == "cpu"
+        probe = torch.zeros(1, device=experiment.device)
+        probe.item()  # a device without numbers is of no use
+        on_cpu = probe.device.type == "cpu"
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise RequestError(f"device: '{experiment.device}' cannot be used: {reason}") from error

@@ -59,6 +59,10 @@ class Federation:
             # Through the same bytes as a resumed state, so that both start from equal values.
             found = 0, tree.dump(initial)
         self.round, stored = found
+        for damaged in self.folder.checkpoints.damaged:
+            self.observer.note(
+                f"the checkpoint of round {damaged} is damaged: going on after round {self.round}"
+            )
         self.state = tree.load(stored, type(initial), self.setup.task.device)
         self.history = self.folder.read_metrics(up_to=self.round)
         self.folder.rewrite_metrics(self.history)
@@ -152,7 +156,7 @@ class Federation:
                 replies.append(Reply(answer.client, message))
             except WireError as error:
                 failed[answer.client] = f"refused: {error}"
-        needed = max(1, math.ceil(experiment.quorum * len(clients)))
+        needed = max(1, math.ceil(experiment.quorum * len(clients) - 1e-9))
         if len(replies) < needed:
             client, reason = next(iter(failed.items()))
             raise RunError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 # The header is one entry: safetensors writes several in an order that changes from call to
@@ -49,7 +49,8 @@ def write_safetensors(
 ) -> None:
     """Replace ``path`` by a safetensors file of these tensors."""
     with replacing(path) as temporary:
-        save_file(dict(tensors), temporary, metadata={HEADER: json.dumps(header)})
+        # Written by us and not by the library, whose errors would hide that the disk is full.
+        temporary.write_bytes(save(dict(tensors), metadata={HEADER: json.dumps(header)}))
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -11,6 +11,7 @@ errors.log          only if something failed: the tracebacks
 """
 
 import fcntl
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -79,6 +80,7 @@ class Summary:
     model_size: int
     data_sha256: str
     partition_sha256: str
+    experiment_sha256: str  # of the settings, the scaling and the network: what decides the bits
     version: str
 
     def after(self, history: "Sequence[RoundMetrics]", status: str) -> "Summary":
@@ -108,18 +110,28 @@ class RunFolder:
         self._lock: int | None = None
 
     @staticmethod
-    def fresh_name(method: str, data: str, parent: Path = Path("runs")) -> Path:
-        """The first free ``runs/METHOD-DATA-001``."""
+    def claim(method: str, data: str, parent: Path = Path("runs")) -> "RunFolder":
+        """The first free ``runs/METHOD-DATA-001``, made at once so that no other run takes it."""
         words = f"{method.rpartition(':')[2]}-{Path(data).stem}".lower()
         stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in words)
-        return next(
-            path for i in range(1, 10**6) if not (path := parent / f"{stem}-{i:03d}").exists()
-        )
+        for number in itertools.count(1):
+            path = parent / f"{stem}-{number:03d}"
+            try:
+                path.mkdir(parents=True)
+                return RunFolder(path)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise RequestError(f"{path}: {error.strerror}; name a folder by --out") from error
+        raise AssertionError("numbers do not end")
 
     @property
     def holds_run(self) -> bool:
         """Whether a run was begun here."""
-        return (self.path / "config.toml").exists()
+        try:
+            return (self.path / "config.toml").exists()
+        except OSError as error:
+            raise RequestError(f"--out {self.path}: {error.strerror}; name another one") from error
 
     def refuse_unless_free(self) -> None:
         """A folder that holds anything is left alone."""
@@ -149,9 +161,15 @@ class RunFolder:
     def reopen(self, config: Table, summary: Summary) -> None:
         """Go on with the run here, if it is the same experiment on the same data."""
         self._acquire()
+        try:
+            self._check_same(config, summary)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_same(self, config: Table, summary: Summary) -> None:
         changed = changed_keys(self.read_config(), config)
         if changed:
-            self.close()
             raise RequestError(
                 f"--resume: the run in {self.path} was begun with other settings: "
                 f"{', '.join(changed)}; drop these options, or start anew with another --out"
@@ -159,10 +177,14 @@ class RunFolder:
         saved = Partition.load(self.path / "partition.safetensors")
         before = self.read_summary() if (self.path / "summary.json").exists() else summary
         if saved.digest != summary.partition_sha256 or before.data_sha256 != summary.data_sha256:
-            self.close()
             raise RequestError(
                 f"--resume: the data are not those that the run in {self.path} was begun with; "
                 "bring them back, or start anew with another --out"
+            )
+        if before.experiment_sha256 != summary.experiment_sha256:
+            raise RequestError(
+                f"--resume: config.toml, the scaling or the network are not those that the run in "
+                f"{self.path} was begun with; bring them back, or start anew with another --out"
             )
 
     def read_config(self) -> Table:
@@ -170,7 +192,10 @@ class RunFolder:
         return read_toml(self.path / "config.toml")
 
     def _acquire(self) -> None:
-        self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
+        try:
+            self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
+        except OSError as error:
+            raise RequestError(f"{self.path}: cannot be written to: {error.strerror}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

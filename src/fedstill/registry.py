@@ -17,8 +17,9 @@ def import_object(key: str, path: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise RequestError(f"{key}: cannot import '{module_name}': {error}") from error
+    except Exception as error:  # whatever the user's own code raises while it is imported
+        reason = f"{type(error).__name__}: {error}"
+        raise RequestError(f"{key}: cannot import '{module_name}': {reason}") from error
     found = module
     for part in attribute.split("."):
         if not hasattr(found, part):

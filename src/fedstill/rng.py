@@ -8,6 +8,8 @@ their path, so adding one never shifts another.
 import hashlib
 import json
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,3 +56,14 @@ class Rng:
         # JSON keeps 1 and "1" apart, and ("a", "b") and ("a/b",) too.
         name = json.dumps([self.seed, *self.path]).encode()
         return np.random.SeedSequence(int.from_bytes(hashlib.sha256(name).digest()))
+
+
+@contextmanager
+def lent(generator: torch.Generator) -> Iterator[None]:
+    """Code that draws from PyTorch's global generator draws from this one within the block.
+
+    The global generator gets its own state back afterwards.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(generator.get_state())
+        yield

@@ -1,6 +1,9 @@
 """``fedstill.run``: one experiment from request to result."""
 
 import errno
+import inspect
+import os
+import shlex
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -10,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fedstill.config import resolve, spelled_out
+from fedstill.config import check_types, resolve, spelled_out
 from fedstill.data import Dataset, load
 from fedstill.engine.local import local_engine
 from fedstill.errors import FedstillError, Interrupted, RequestError, RunError
@@ -38,7 +41,7 @@ class Result:
 def run(
     method: Any = None,
     *,
-    data: str | Dataset | None = None,
+    data: str | Path | Dataset | None = None,
     data_dir: str | Path | None = None,
     clients: int | None = None,
     partition: str | None = None,
@@ -64,6 +67,8 @@ def run(
     >>> result = fedstill.run("fedavg", rounds=5, set={"method.local_epochs": 2})
     >>> result.summary.accuracy
     """
+    if isinstance(data, os.PathLike):
+        data = os.fspath(data)
     words = {
         "method": method if isinstance(method, str) else None,
         "model": model if isinstance(model, str) else None,
@@ -80,6 +85,7 @@ def run(
     }
     own = _own_objects(method, data, model)
     table = read_toml(Path(config)) if isinstance(config, str | Path) else dict(config or {})
+    check_types(table)
     request = merged(
         spelled_out(table),
         own.request,
@@ -116,10 +122,19 @@ def _own_objects(method: Any, data: Any, model: Any) -> OwnObjects:
     name = _path_of(model)
     if isinstance(model, torch.nn.Module):
         model = Model.from_module(model)
+    if not isinstance(data, str | Dataset | None):
+        raise RequestError(
+            f"data: expected a name, a path or a Dataset, got {type(data).__name__}; "
+            "fedstill.arrays(...) makes a Dataset of arrays"
+        )
+    if not isinstance(model, str | Model | None):
+        raise RequestError(f"model: expected a name, a Model or an nn.Module, got {model!r}")
+    if inspect.isclass(method):
+        raise RequestError(f"method: give an object, {method.__name__}(...), or a name")
     return OwnObjects(
         None if isinstance(method, str) else method,
-        data if isinstance(data, Dataset) else None,
-        model if isinstance(model, Model) else None,
+        None if isinstance(data, str) else data,
+        None if isinstance(model, str) else model,
         name,
     )
 
@@ -150,9 +165,9 @@ def execute(
     setup = Setup(
         experiment, dataset, deal(experiment, dataset, pooled=pooled), own.method, own.model
     )
-    if folder is None:
-        folder = RunFolder(RunFolder.fresh_name(experiment.method["name"], dataset.name))
     summary = _first_summary(setup)  # builds the model: a wrong setting shows before any file
+    if folder is None:
+        folder = RunFolder.claim(experiment.method["name"], dataset.name)
     if resume:
         folder.reopen(experiment.table, summary)
     else:
@@ -195,6 +210,7 @@ def _first_summary(setup: Setup) -> Summary:
         model_size=setup.task.model.size,
         data_sha256=setup.dataset.fingerprint,
         partition_sha256=setup.partition.digest,
+        experiment_sha256=setup.digest,
         version=VERSION,
     )
 
@@ -212,7 +228,8 @@ def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer)
         rounds = setup.experiment.rounds
         observer.started(folder.path, conclude("running"), rounds, federation.round)
         if federation.round < rounds:
-            with local_engine(setup, federation.clients_a_round) as engine:
+            scratch = folder.path / ".workers"
+            with local_engine(setup, federation.clients_a_round, scratch) as engine:
                 while federation.round < rounds:
                     federation.step(engine)
                     conclude("running")
@@ -226,25 +243,30 @@ def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer)
 @contextmanager
 def _explained(folder: RunFolder, conclude: Callable[[str], Summary]) -> Iterator[None]:
     """Whatever stops a run leaves a summary that says so, and an error that says what to do."""
-    again = f"go on with: fedstill run --resume --out {folder.path}"
+    again = f"go on with: fedstill run --resume --out {shlex.quote(str(folder.path))}"
+
+    def leave(status: str, log: str | None = None) -> None:
+        with suppress(OSError):  # the disk may be full
+            conclude(status)
+            if log:
+                folder.log_error(log)
+
     try:
         yield
     except KeyboardInterrupt:
-        conclude("interrupted")
+        leave("interrupted")
         raise Interrupted(f"interrupted; {again}") from None
     except OSError as error:
-        with suppress(OSError):  # the disk may be full
-            conclude("failed")
+        leave("failed")
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "make room, then " if full else ""
         where = f" ({error.filename})" if error.filename else ""
         reason = f"{error.strerror or error}{where}"
         raise RunError(f"{reason}; nothing that was done is lost: {remedy}{again}") from error
     except FedstillError:
-        conclude("failed")
+        leave("failed")
         raise
     except Exception as error:
-        conclude("failed")
-        folder.log_error(traceback.format_exc())
+        leave("failed", traceback.format_exc())
         log = folder.path / "errors.log"
         raise RunError(f"{type(error).__name__}: {error} (traceback in {log})") from error

@@ -1,12 +1,13 @@
 """From an experiment and its data to the things that run: what every process builds alike."""
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from fedstill.config import Experiment
+from fedstill.config import Experiment, deciding
 from fedstill.data import Dataset, Natural, Partition, Records, parse_partition, partition
 from fedstill.engine.client import ClientRunner
 from fedstill.models import Model
@@ -53,6 +54,13 @@ class Setup:
         return ClientRunner(
             self.method, self.task, self.dataset, self.partition, self.rng, codecs.up, codecs.down
         )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what decides the bits beside the records and their owners."""
+        settings = deciding(self.experiment.table)
+        parts = (settings, self.dataset.scaling, self.task.model)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     @property
     def rng(self) -> Rng:

@@ -1,6 +1,7 @@
 """Nested tables of settings: reading, laying over each other, and strict conversion."""
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,8 @@ def nested(dotted: Mapping[str, Any]) -> Table:
             table = table.setdefault(parent, {})
             if not isinstance(table, dict):
                 raise RequestError(f"{key}: '{parent}' is set to a value of its own already")
+        if isinstance(table.get(last), dict):
+            raise RequestError(f"{key}: '{key}.{next(iter(table[last]))}' is set already")
         table[last] = value
     return result
 
@@ -95,6 +98,10 @@ def without_none(table: Mapping[str, Any]) -> Table:
 def convert(table: Any, kind: type[T], path: str) -> T:
     """The table as a dataclass, strictly; msgspec's complaints in our words."""
     _refuse_unknown_keys(table, kind, path)
+    for key, value in flat(table).items() if isinstance(table, Mapping) else ():
+        if isinstance(value, float) and not math.isfinite(value):
+            dotted = f"{path}.{key}" if path else key
+            raise RequestError(f"{dotted}: expected a finite number (it is {value})")
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:

@@ -10,6 +10,7 @@ smallest and largest value), and each of them with ``+zstd``. Only floating-poin
 coded; labels and counts travel as they are.
 """
 
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -152,7 +153,11 @@ def decode(
         data = _decompress(data, limit)
     try:
         tensors, header = tree.unpack(data)
+        if undeclared := sorted(set(tensors) - set(schema.tensors)):
+            raise WireError(f"{schema.type.__name__}: tensor '{undeclared[0]}' was not declared")
         ranges = header.get("ranges", {})
+        if not isinstance(ranges, dict):
+            raise WireError("the ranges of the codec are not a table")
         for name, spec in schema.tensors.items():
             if name in tensors and spec.dtype.is_floating_point:
                 tensors[name] = _restore(name, tensors[name], spec, codec, ranges)
@@ -160,7 +165,7 @@ def decode(
         message: M = tree.build(schema.type, on_device, header.get("skeleton"))
     except tree.MalformedError as error:
         raise WireError(str(error)) from error
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
         raise WireError(f"malformed message: {error}") from error
     schema.check(message)
     return message
@@ -186,15 +191,18 @@ def _restore(
     if wire_type != torch.uint8:
         return value.to(spec.dtype)
     low, step = ranges.get(name, (None, None))
-    if not (isinstance(low, int | float) and isinstance(step, int | float)):
+    if type(low) not in (int, float) or type(step) not in (int, float):
         raise WireError(f"'{name}' has no range for the codec {codec}")
-    return (value.double() * step + low).to(spec.dtype)
+    restored: Tensor = value.double() * step + low
+    return restored.to(spec.dtype)
 
 
 def _decompress(data: bytes, limit: int) -> bytes:
     """At most ``limit`` bytes, whatever size the frame claims: a bomb must not go off."""
     try:
-        with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(data) as reader:
+        source = io.BytesIO(data)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
+        with decompressor.stream_reader(source, closefd=False, read_across_frames=True) as reader:
             plain = reader.read(limit + 1)
     except zstandard.ZstdError as error:
         raise WireError(f"not a zstd message: {error}") from error

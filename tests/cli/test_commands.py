@@ -165,6 +165,46 @@ def test_help_and_version(command: str) -> None:
     assert isinstance(RUNNER.invoke(app, ["run", "nonsense"]).exception, RequestError)
 
 
+def test_a_reader_that_goes_away_does_not_stop_the_run(tmp_path: Path) -> None:
+    words = " ".join(["run", "fedavg", *QUICK, "--rounds", "6", "--out", "run"])
+    command = f"{sys.executable} -m fedstill {words} 2>&1 | head -1"
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=False)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "done"
+
+
+def test_a_picture_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    failed = fedstill("partition", "--out", str(tmp_path), cwd=tmp_path)
+    assert failed.returncode == 1
+    assert failed.stderr.count("\n") == 1
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_small_disk_is_one_line(tmp_path: Path) -> None:
+    """A real limit on the size of files, from the first one on."""
+    words = " ".join([sys.executable, "-m", "fedstill", "run", "fedavg", *QUICK, "--out", "run"])
+    failed = subprocess.run(
+        ["bash", "-c", f"ulimit -f 1; trap '' XFSZ; {words}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert failed.returncode in (1, 2)
+    assert "Traceback" not in failed.stderr
+    assert "File too large" in failed.stderr.splitlines()[-1]
+
+
+def test_class_names_are_shown_as_they_are() -> None:
+    import torch
+    from rich.console import Console as Plain
+
+    from fedstill.data import partition_table
+
+    console = Plain(record=True, width=100)
+    console.print(partition_table(torch.ones(2, 3, dtype=torch.int64), ("[red]x", "[/x]", "z")))
+    assert "[red]x" in console.export_text()
+
+
 def test_numbers_for_people() -> None:
     assert [in_bytes(n) for n in (7, 1234, 5_600_000, 7.7e9, 2e13)] == [
         "7 B",
@@ -180,7 +220,7 @@ def test_numbers_for_people() -> None:
 
 SUMMARY = Summary(
     "fedavg", "digits", 3, "iid", 0, 0, None, None, None, 0, 0, 0.0, None, None, "running",
-    "mlp", 100, "", "", "0",
+    "mlp", 100, "", "", "", "0",
 )  # fmt: skip
 
 

@@ -92,8 +92,8 @@ def test_other_data_have_another_fingerprint() -> None:
         (images(3, 4, 4), (0, 1), "3 records but y_train"),
         (images(3, 4, 4), (0, 1, -2), r"y_train\[2\]: label -2"),
         (images(3, 4, 4), (0.0, 1.0, 1.0), "give class numbers"),
-        (images(3), (0, 1, 1), "holds no records"),
-        (images(0, 4, 4), (), "holds no records"),
+        (images(3), (0, 1, 1), "cannot be read as records"),
+        (images(0, 4, 4), (), "cannot be read as records"),
         (np.full((3, 4, 4), 300), (0, 1, 1), "no image bytes"),
         (np.full((3, 4, 4), "a"), (0, 1, 1), "give uint8 or floats"),
     ],
@@ -115,7 +115,7 @@ def test_splits_must_agree() -> None:
         make(images(3, 4, 4), clients=[1, 2])
 
 
-def test_token_sequences_stay_whole_numbers() -> None:
-    data = make(np.array([[1, 500], [2, 3], [4, 5]]))
-    assert data.train.inputs.dtype == torch.int64
-    assert data.scaling.mean == ()
+def test_whole_numbers_as_features_are_refused() -> None:
+    x = np.arange(12).reshape(6, 2)
+    with pytest.raises(RequestError, match="features are whole numbers; convert them to floats"):
+        arrays(x, np.arange(6) % 2, x, np.arange(6) % 2)

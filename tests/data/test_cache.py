@@ -103,7 +103,7 @@ def test_nothing_is_left_when_writing_fails(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedstill.files.save_file", full)
+    monkeypatch.setattr("fedstill.files.save", full)
     with pytest.warns(UserWarning, match="No space left"):
         load(DataSettings(name=str(small_set)))
     assert list(own_cache.iterdir()) == []

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,7 +51,9 @@ def test_warnings_of_workers_reach_the_user_once(tmp_path: Path) -> None:
 
 def test_a_worker_that_is_killed_fails_the_run_in_words(tmp_path: Path) -> None:
     settings = {"method.die": True}
-    with pytest.raises(RunError, match=r"a worker process .*out of memory.*--resume"):
+    with pytest.raises(
+        RunError, match=r"a worker process was killed \(out of memory\?\).*--resume"
+    ):
         fedstill.run(NAME, out=tmp_path / "run", set=settings, **QUICK)  # type: ignore[arg-type]
     assert RunFolder(tmp_path / "run").read_summary().rounds_done == 1
 
@@ -75,7 +78,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
 
 
 def started_workers() -> Iterator[int]:
-    engine = WorkerProcesses(toy_setup(FedAvg()), 2)
+    engine = WorkerProcesses(toy_setup(FedAvg()), 2, Path(tempfile.mkdtemp()) / "workers")
     engine.__enter__()
     return (process.pid for process in engine._processes)
 
@@ -85,9 +88,9 @@ def _alive(pid: int) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
-def test_objects_and_small_rounds_stay_in_this_process() -> None:
+def test_objects_and_small_rounds_stay_in_this_process(tmp_path: Path) -> None:
     setup = toy_setup(FedAvg())
-    assert isinstance(local_engine(setup, 3), InProcess)  # an object cannot be sent
+    assert isinstance(local_engine(setup, 3, tmp_path), InProcess)  # an object cannot be sent
     assert not setup.portable
 
 
@@ -100,5 +103,32 @@ def test_frames() -> None:
     assert read_frame(stream) == ({"b": None}, [])
     with pytest.raises(EOFError):
         read_frame(stream)
-    with pytest.raises(EOFError):
-        read_frame(io.BytesIO(b'{"cut'))
+    for cut in (b'{"cut', b'{"sizes":[3]}\nab', b'{"sizes":[1,2]}\nab'):
+        with pytest.raises(EOFError):  # the other side died in the middle of it
+            read_frame(io.BytesIO(cut))
+
+
+def test_a_worker_that_cannot_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module is found here and gone when the workers look for it."""
+    module = tmp_path / "fleeting.py"
+    module.write_text("from fedstill.methods.fedavg import FedAvg as Fleeting\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import fleeting  # type: ignore[import-not-found]  # noqa: F401
+
+    module.unlink()
+    with pytest.raises(RunError, match=r"could not start: .*cannot import 'fleeting'"):
+        fedstill.run("fleeting:Fleeting", out=tmp_path / "run", **QUICK)  # type: ignore[arg-type]
+
+
+def test_workers_find_modules_where_the_parent_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_the_script.py").write_text(
+        "from fedstill.methods.fedavg import FedAvg as Mine\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    result = fedstill.run("beside_the_script:Mine", out=tmp_path / "run", **QUICK)  # type: ignore[arg-type]
+    assert result.summary.status == "done"
+    assert not (tmp_path / "run" / ".workers").exists()

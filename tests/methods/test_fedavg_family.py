@@ -118,6 +118,11 @@ def test_fednova_round_by_hand() -> None:
     assert float(state.params["w"]) == pytest.approx(effective * (0.75 * w0 / 3 + 0.25 * w1 / 1))
 
 
+def test_a_single_step_is_never_shorter_than_one() -> None:
+    """Rounding made it 0.9999999999999889 at momentum 0.99, below what was declared."""
+    assert min(path_length(1, i / 1000) for i in range(1000)) == 1.0
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_path_length_is_the_sum_of_the_gradients_weights(steps: int, momentum: float) -> None:

@@ -158,6 +158,27 @@ def test_from_module_initialises_from_the_stream_and_leaves_global_state_alone()
     assert not torch.equal(one["first.weight"], module.first.weight)
 
 
+def test_frozen_parameters_are_constants() -> None:
+    module = OwnNetwork(nn.GroupNorm(2, 4))
+    module.first.weight.requires_grad_(False)
+    model = Model.from_module(module)
+    weights = model.init(Rng(1).torch())
+    assert "first.weight" not in weights
+    assert "first.weight" not in model.shapes
+    x = torch.randn(2, 1, 8, 8, generator=generator())
+    before = model.apply(weights, x)
+    model.init(Rng(2).torch())  # another initialisation changes nothing that was given
+    assert torch.equal(model.apply(weights, x), before)
+    given = {**{k: v.detach() for k, v in module.named_parameters()}, **weights}
+    assert torch.equal(before, torch.func.functional_call(module, given, (x,)))
+
+
+def test_given_weights_are_kept_on_request() -> None:
+    module = OwnNetwork(nn.GroupNorm(2, 4))
+    kept = Model.from_module(module, keep_weights=True).init(Rng(1).torch())
+    assert all(torch.equal(kept[k], v) for k, v in module.named_parameters())
+
+
 def test_from_module_refuses_what_would_leak_or_cannot_be_matched() -> None:
     with pytest.raises(RequestError, match="'norm' is a batch norm"):
         Model.from_module(OwnNetwork(nn.BatchNorm2d(4)))

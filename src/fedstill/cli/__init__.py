@@ -1,5 +1,6 @@
 """The ``fedstill`` command."""
 
+import io
 import os
 import signal
 import sys
@@ -50,6 +51,9 @@ def main() -> None:
     warnings.showwarning = lambda message, *_args, **_kwargs: errors.print(
         f"note: {message}", markup=False, highlight=False, soft_wrap=True
     )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone
     signal.signal(signal.SIGTERM, _as_interrupt)
     keep_freed_memory()
 
@@ -74,6 +78,9 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         sys.exit(1)
 
 

@@ -10,6 +10,13 @@ from fedstill.observer import Observer
 from fedstill.record import RoundMetrics, Summary
 
 
+class ProgressConsole(Console):
+    """A console that falls silent when nobody reads it any more: the run itself goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 def in_bytes(number: float) -> str:
     """1234567 -> '1.2 MB'."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -8,7 +8,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from fedstill.cli.progress import in_bytes, in_percent, in_time, progress_for
+from fedstill.cli.progress import ProgressConsole, in_bytes, in_percent, in_time, progress_for
 from fedstill.record import Summary
 from fedstill.run import run
 from fedstill.tables import parse_override
@@ -82,7 +82,7 @@ def run_command(
     With no options: the built-in digits, 10 clients with very different shares of the classes.
     Ctrl-C leaves a run that --resume goes on with.
     """
-    watcher = progress_for(Console(stderr=True))
+    watcher = progress_for(ProgressConsole(stderr=True))
     try:
         result = run(
             method,

@@ -1,6 +1,7 @@
 """Records that are already numbers: arrays in memory, or an ``.npz`` file of them."""
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def read_npz(path: Path, client_array: str | None, image_size: int | None) -> De
                     + (" and the one data.client_column names" if client_array else "")
                 )
             found = [archive[name] for name in wanted]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         reason = "it holds Python objects" if "pickle" in str(error) else str(error).split("\n")[0]
         raise RequestError(
             f"{path}: not a readable .npz file of number arrays ({reason})"
@@ -146,8 +147,8 @@ def _inputs(values: ArrayLike, place: str, image_size: int | None) -> NDArray[An
     x = _array(values)
     if x.ndim < 2 or x.ndim > 4 or x.size == 0:
         raise RequestError(
-            f"{place}: shape {x.shape} holds no records; give [N, C, H, W], [N, H, W], "
-            "[N, H, W, C] or [N, features]"
+            f"{place}: shape {x.shape} cannot be read as records; give [N, C, H, W], [N, H, W], "
+            "[N, H, W, C], or [N, features] as floats"
         )
     x = _checked_numbers(x, place)
     if x.ndim == 3:
@@ -168,7 +169,7 @@ def _owned(x: NDArray[Any], values: ArrayLike) -> NDArray[Any]:
 
 
 def _checked_numbers(x: NDArray[Any], place: str) -> NDArray[Any]:
-    """uint8, float32 or (flat token sequences) int64, as the values allow."""
+    """uint8 or float32, as the values allow."""
     if x.dtype == np.uint8:
         return x
     if np.issubdtype(x.dtype, np.floating):
@@ -179,7 +180,7 @@ def _checked_numbers(x: NDArray[Any], place: str) -> NDArray[Any]:
         return x
     if np.issubdtype(x.dtype, np.integer):
         if x.ndim == 2:
-            return x.astype(np.int64)
+            raise RequestError(f"{place}: features are whole numbers; convert them to floats")
         if x.min() >= 0 and x.max() <= 255:
             return x.astype(np.uint8)
         raise RequestError(

@@ -24,12 +24,18 @@ FORMAT = 1  # raise it when decoding or the layout of the file changes
 
 
 def cache_folder() -> Path:
-    """``$FEDSTILL_CACHE``, else ``$XDG_CACHE_HOME/fedstill``, else ``~/.cache/fedstill``."""
+    """``$FEDSTILL_CACHE``, else ``$XDG_CACHE_HOME/fedstill``, else ``~/.cache/fedstill``.
+
+    Without any of them (a container's nameless user) a folder that cannot be made: no cache.
+    """
     if own := os.environ.get("FEDSTILL_CACHE"):
         return Path(own)
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared) / "fedstill"
-    return Path.home() / ".cache" / "fedstill"
+    try:
+        return Path.home() / ".cache" / "fedstill"
+    except RuntimeError:
+        return Path(os.devnull) / "fedstill"
 
 
 def cached(

@@ -84,6 +84,9 @@ def _checked(
     train: tuple[tuple[Path, int], ...],
     test: tuple[tuple[Path, int], ...],
 ) -> ImageFolder:
+    for name in names:
+        if not name.isprintable() or any("\ud800" <= c <= "\udfff" for c in name):
+            raise RequestError(f"{folder}: class {name!r} has no readable name; rename its folder")
     held = {label for _, label in train}
     for label, name in enumerate(names):
         if label not in held:

@@ -83,6 +83,14 @@ class DataSettings:
 
 def load(settings: DataSettings, *, cache_dir: Path | None = None) -> Dataset:
     """The data set that the settings name, decoded (or mapped from the cache) and checked."""
+    try:
+        return _load(settings, cache_dir)
+    except OSError as error:  # a dangling link, a folder that may not be read, a name too long
+        where = f": {error.filename}" if error.filename else ""
+        raise RequestError(f"data '{settings.name}': {error.strerror or error}{where}") from error
+
+
+def _load(settings: DataSettings, cache_dir: Path | None) -> Dataset:
     if not settings.name.strip():
         raise RequestError(f"data.name is empty{did_you_mean('', SOURCES)}")
     if settings.image_size is not None and settings.image_size < 1:

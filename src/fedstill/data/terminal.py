@@ -45,7 +45,7 @@ def partition_table(
     wide = len(class_names) <= _MOST_COLUMNS
     if wide:
         for name in class_names:
-            view.add_column(_shortened(name, len(class_names)), justify="right", no_wrap=True)
+            view.add_column(Text(_shortened(name, len(class_names))), justify="right", no_wrap=True)
     else:
         view.add_column(f" {len(class_names)} classes, left to right", no_wrap=True)
     view.add_column(" records", justify="right", no_wrap=True)

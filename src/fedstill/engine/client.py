@@ -73,7 +73,8 @@ class ClientRunner:
         try:
             data = wire.encode(reply, method.upload(task), self.up)
         except WireError as error:
-            raise WireError(f"{error}; did the training diverge? lower the learning rate") from None
+            hint = "; did the training diverge? lower the learning rate"
+            raise WireError(f"{error}{hint if 'NaN' in str(error) else ''}") from None
         return Answer(work.client, data, None if after is None else tree.dump(after))
 
     def records(self, client: int) -> Records:

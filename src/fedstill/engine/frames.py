@@ -20,5 +20,8 @@ def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
     if not line.endswith(b"\n"):
         raise EOFError
     header: dict[str, Any] = msgspec.json.decode(line)
-    parts = [stream.read(size) for size in header.pop("sizes")]
+    sizes = header.pop("sizes")
+    parts = [stream.read(size) for size in sizes]
+    if [len(part) for part in parts] != sizes:  # the other side died in the middle of it
+        raise EOFError
     return header, parts

@@ -5,13 +5,14 @@ number of threads wherever it runs, and every random draw has its own named stre
 """
 
 import queue
+import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self, cast
@@ -61,20 +62,22 @@ class InProcess:
 class WorkerProcesses:
     """Several clients at once, each worker process with one of them at a time."""
 
-    def __init__(self, setup: Setup, workers: int) -> None:
+    def __init__(self, setup: Setup, workers: int, scratch: Path) -> None:
         self._setup = setup
         self._workers = workers
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._resources = ExitStack()
+        # In the run's own folder: what a killed run leaves there, the resumed one replaces.
+        self._scratch = scratch
 
     def __enter__(self) -> Self:
-        folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
+        folder = self._scratch
         write_atomically(folder / "data.safetensors", tree.dump(self._setup.dataset))
         self._setup.partition.save(folder / "partition.safetensors")
         header = {
             "config": self._setup.experiment.table,
             "dataset": str(folder / "data.safetensors"),
             "partition": str(folder / "partition.safetensors"),
+            "path": sys.path,  # a user's own modules are found as they are here
         }
         for _ in range(self._workers):
             process = subprocess.Popen(
@@ -92,7 +95,7 @@ class WorkerProcesses:
             process.kill()
         for process in self._processes:
             process.communicate()
-        self._resources.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
         # The largest first: then no worker is left with a long one at the end.
@@ -134,26 +137,37 @@ def _serve(
                     progress(work.client, reply["step"], reply["steps"])
                 elif "note" in reply:
                     warnings.warn(reply["note"], stacklevel=1)
+                elif "fatal" in reply:
+                    raise RunError(f"a worker process could not start: {reply['fatal']}")
                 else:
                     break
             state = None if reply["stateless"] else parts[1]
             error, trace = reply["error"], reply["traceback"]
             answers.put(Answer(work.client, parts[0], state, error, trace))
     except (EOFError, OSError):
-        code = process.poll()
-        reason = f"ended with code {code}" if code is not None else "went away"
-        answers.put(RunError(f"a worker process {reason} (out of memory?); go on with --resume"))
+        answers.put(RunError(f"a worker process {_death(process)}"))
     except Exception as error:  # a bug of ours must not leave the main thread waiting
         answers.put(error)
+
+
+def _death(process: "subprocess.Popen[bytes]") -> str:
+    """Why a worker is gone: in its own words, where it had time to say them."""
+    with suppress(EOFError, OSError, KeyError):
+        return f"could not start: {read_frame(_stream(process.stdout))[0]['fatal']}"
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=5)
+    killed = process.returncode == -signal.SIGKILL
+    reason = "was killed (out of memory?)" if killed else f"ended ({process.returncode})"
+    return f"{reason}; go on with --resume"
 
 
 def _stream(pipe: object) -> BinaryIO:
     return cast(BinaryIO, pipe)
 
 
-def local_engine(setup: Setup, clients_a_round: int) -> Engine:
-    """As many workers as are wished and of use."""
+def local_engine(setup: Setup, clients_a_round: int, scratch: Path) -> Engine:
+    """As many workers as are wished and of use. ``scratch`` is a folder for their files."""
     workers = min(setup.experiment.engine.workers or 1, clients_a_round)
     if workers == 1 or not setup.portable:
         return InProcess(setup)
-    return WorkerProcesses(setup, workers)
+    return WorkerProcesses(setup, workers, scratch)

@@ -28,6 +28,7 @@ _PROGRESS_SECONDS = 0.2
 
 def build_setup(header: dict[str, Any]) -> Setup:
     """The experiment that the parent process described."""
+    sys.path[:] = header["path"]
     return Setup(
         resolve(header["config"]),
         tree.map_file(Path(header["dataset"]), Dataset),
@@ -42,7 +43,11 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a method prints must not end up among the frames
     _end_with_parent()
     keep_freed_memory()
-    setup = build_setup(read_frame(requests)[0])
+    try:
+        setup = build_setup(read_frame(requests)[0])
+    except Exception as error:  # the parent says it to the user
+        write_frame(replies, {"fatal": f"{type(error).__name__}: {error}"})
+        return
     torch.set_num_threads(setup.experiment.engine.threads)
     # The parent shows warnings, each once, however many workers have them.
     warnings.showwarning = lambda message, *_, **__: write_frame(replies, {"note": str(message)})

@@ -1,6 +1,7 @@
 """The table of methods. Adding one is one file and one line here."""
 
 import inspect
+from dataclasses import is_dataclass
 from typing import Any
 
 from fedstill.errors import RequestError
@@ -47,11 +48,10 @@ def find_method(name: str) -> type[Any]:
         raise refuse_unknown("method", "method", name, METHODS)
     found = import_object("method", name)
     missing = [f for f in _PROTOCOL if not callable(getattr(found, f, None))]
-    if not inspect.isclass(found) or missing:
-        raise RequestError(
-            f"method: '{name}' is not a method class"
-            + (f": it lacks {', '.join(missing)}()" if missing else "")
-        )
+    if missing:
+        raise RequestError(f"method: '{name}' is not a method class: it lacks {missing[0]}()")
+    if not inspect.isclass(found) or not is_dataclass(found):
+        raise RequestError(f"method: '{name}' is not a frozen dataclass, as methods are")
     return found
 
 

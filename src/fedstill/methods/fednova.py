@@ -34,7 +34,8 @@ class NormalisedUpdate(Update):
 def path_length(steps: int, momentum: float) -> float:
     """a_k: how much the gradients of ``steps`` steps weigh in the update, in total."""
     rho = momentum
-    return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+    # At least one: rounding must not make a single step a little shorter.
+    return max(1.0, (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho))
 
 
 @dataclass(frozen=True)

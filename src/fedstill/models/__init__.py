@@ -1,6 +1,5 @@
 """The table of networks."""
 
-import inspect
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -12,6 +11,7 @@ from fedstill.models.mlp import MLP
 from fedstill.models.model import Model
 from fedstill.models.resnet import ResNet18
 from fedstill.registry import import_object, refuse_unknown
+from fedstill.rng import Rng, lent
 
 __all__ = ["MLP", "MODELS", "ConvNet", "Model", "ModelEntry", "ResNet18", "find_model"]
 
@@ -52,17 +52,21 @@ def find_model(name: str) -> ModelEntry | None:
     raise refuse_unknown("model", "model", name, MODELS)
 
 
-def build_own(name: str, settings: dict[str, Any], shape: tuple[int, ...], classes: int) -> Model:
+def build_own(
+    name: str, settings: dict[str, Any], shape: tuple[int, ...], classes: int, rng: Rng
+) -> Model:
     """A user's own network: ``package.module:make`` is called as ``make(shape, classes, ...)``.
 
-    It may return a ``Model`` or an ``nn.Module``.
+    It may return a ``Model`` or an ``nn.Module``. What it draws from PyTorch's global generator
+    comes from ``rng``, so that every process builds the same.
     """
     make = import_object("model", name)
     try:
-        inspect.signature(make).bind(shape, classes, **settings)
-    except TypeError as error:
-        raise RequestError(f"model: {name}(shape, classes, ...): {error}") from error
-    built = make(shape, classes, **settings)
+        with lent(rng.torch()):
+            built = make(shape, classes, **settings)
+    except Exception as error:  # whatever the user's own code raises
+        reason = f"{type(error).__name__}: {error}"
+        raise RequestError(f"model: {name}(shape, classes, ...): {reason}") from error
     if isinstance(built, nn.Module):
         built = Model.from_module(built)
     if not isinstance(built, Model):

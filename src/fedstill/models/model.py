@@ -41,8 +41,10 @@ class Model(ABC):
         return sum(torch.Size(shape).numel() for shape in self.shapes.values())
 
     @staticmethod
-    def from_module(module: nn.Module, layers: Sequence[str] | None = None) -> "Model":
+    def from_module(
+        module: nn.Module, layers: Sequence[str] | None = None, keep_weights: bool = False
+    ) -> "Model":
         """Any ``nn.Module`` as a model; see :class:`fedstill.models.module.ModuleModel`."""
         from fedstill.models.module import ModuleModel
 
-        return ModuleModel(module, layers)
+        return ModuleModel(module, layers, keep_weights)

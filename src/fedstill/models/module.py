@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedstill.errors import RequestError
 from fedstill.models.model import Model
+from fedstill.rng import lent
 from fedstill.types import Params
 
 
@@ -18,10 +19,20 @@ class ModuleModel(Model):
 
     ``layers`` names the submodules whose outputs are the features, in order; left out, the
     input of the last ``nn.Linear`` is the only one. The module itself is copied, never trained.
+
+    Training starts from fresh weights, each submodule's own initialisation, unless
+    ``keep_weights`` asks for those the module has now. Parameters that do not require a gradient
+    are constants: they keep their values and do not travel.
     """
 
-    def __init__(self, module: nn.Module, layers: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        layers: Sequence[str] | None = None,
+        keep_weights: bool = False,
+    ) -> None:
         self._module = copy.deepcopy(module).eval()
+        self._keep_weights = keep_weights
         submodules = dict(self._module.named_modules())
         for name, submodule in submodules.items():
             if isinstance(submodule, _BatchNorm):
@@ -42,18 +53,18 @@ class ModuleModel(Model):
         self._last = linear[-1] if linear else None
 
     def init(self, generator: torch.Generator) -> Params:
-        """Each submodule's own initialisation, its randomness taken from ``generator``.
-
-        PyTorch's initialisers draw from the global generator, so it is lent the stream's state
-        and gets its own back afterwards.
-        """
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(generator.get_state())
-            for submodule in self._module.modules():
+        """Each submodule's own initialisation, its randomness taken from ``generator``."""
+        module = copy.deepcopy(self._module)
+        with lent(generator):
+            for submodule in module.modules():
                 reset = getattr(submodule, "reset_parameters", None)
-                if callable(reset):
+                frozen = any(not p.requires_grad for p in submodule.parameters())
+                if callable(reset) and not frozen and not self._keep_weights:
                     reset()
-        return {k: v.detach().clone() for k, v in self._module.named_parameters()}
+        return {k: v.detach().clone() for k, v in module.named_parameters() if v.requires_grad}
+
+    def __repr__(self) -> str:
+        return repr(self._module)
 
     def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
         outputs: list[Tensor] = []
