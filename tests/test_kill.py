@@ -1,5 +1,6 @@
 """SIGKILL at random moments, for real: nothing is lost, and no bit of the result changes."""
 
+import json
 import random
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-KILLS = 12
+KILLS = 15
 COMMAND = [
     sys.executable, "-m", "fedstill", "run", "scaffold", "--model", "mlp", "--clients", "4",
     "--participation", "0.5", "--rounds", "60", "--set", "model.width=32",
@@ -30,29 +31,29 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_same_bits(
     length = time.monotonic() - begun
 
     moments = random.Random(workers)
-    kills = 0
-    for attempt in range(200):
-        begun_already = (tmp_path / "killed" / "config.toml").exists()
-        process = start("killed", *(["--resume"] if begun_already else []))
+    for number in range(KILLS):
+        process = start("killed", *_resume(tmp_path))
         try:
-            # From before the first byte of output to a good part of the way.
-            code = process.wait(timeout=moments.uniform(0.02, length / 2))
+            # From before the first byte of output to the very end.
+            process.wait(timeout=moments.uniform(0.02, length))
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            kills += 1
             continue
         _, errors = process.communicate()
-        assert code == 0, errors.decode()
-        if kills >= KILLS:
-            break
-        # It got through before we had killed it often enough: once more from the beginning.
-        assert _model(tmp_path / "killed") == _model(tmp_path / "whole"), f"attempt {attempt}"
-        (tmp_path / "killed").rename(tmp_path / f"finished-{attempt}")
-    assert kills >= KILLS
+        assert process.returncode == 0, errors.decode()
+        # It was done before it could be killed: once more from the beginning.
+        assert _model(tmp_path / "killed") == _model(tmp_path / "whole")
+        (tmp_path / "killed").rename(tmp_path / f"finished-{number}")
+    last = start("killed", *_resume(tmp_path))
+    assert last.wait(timeout=300) == 0, last.communicate()[1]
     assert _model(tmp_path / "killed") == _model(tmp_path / "whole")
-    rounds = (tmp_path / "killed" / "metrics.jsonl").read_text().count("\n")
-    assert rounds == 60
+    lines = (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == list(range(1, 61))
+
+
+def _resume(folder: Path) -> list[str]:
+    return ["--resume"] if (folder / "killed" / "config.toml").exists() else []
 
 
 def _model(folder: Path) -> bytes:
