@@ -30,7 +30,7 @@ from torch import Tensor
 from fedstill.methods.messages import Weights
 from fedstill.methods.surrogate import Distilled, SurrogateTraining
 from fedstill.steps.augment import Augment
-from fedstill.steps.classes import ByClass, check_images, labels_of, noise_images, real_images
+from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_of
 from fedstill.steps.distil import PixelOptimiser, PixelSteps, match_distribution
 from fedstill.steps.matching import Matching
 from fedstill.types import ClientContext, Task
@@ -48,7 +48,7 @@ class FedDM(SurrogateTraining):
     """Clients send images whose features match their records'; the server trains on them."""
 
     iterations: Annotated[int, Meta(ge=0)] = 20  # T; the paper: 1000
-    initial: Literal["real", "noise"] = "real"
+    initial: Initial = "real"
     real_batch: Annotated[int, Meta(ge=1)] = 256  # records of a class in one iteration
     pixel_optimiser: PixelOptimiser = "sgd"
     pixel_learning_rate: Annotated[float, Meta(gt=0)] = 1.0
@@ -93,5 +93,4 @@ class FedDM(SurrogateTraining):
         """Where the images start from: line 4."""
         if state is not None and state.images is not None:
             return state.images
-        make = real_images if self.initial == "real" else noise_images
-        return make(ctx, by_class, self.images_per_class, ctx.rng.at("images").torch())
+        return first_images(ctx, by_class, self.images_per_class, self.initial)

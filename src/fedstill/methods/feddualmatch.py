@@ -37,7 +37,7 @@ from fedstill.methods.surrogate import Distilled
 from fedstill.steps.arithmetic import norm, scaled, subtract
 from fedstill.steps.augment import Augment
 from fedstill.steps.ball import sample_ball
-from fedstill.steps.classes import ByClass, check_images, labels_of, noise_images, real_images
+from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_of
 from fedstill.steps.distil import PixelOptimiser, PixelSteps, match_distribution
 from fedstill.steps.fit import fit
 from fedstill.steps.gradient import batch_gradient, tracked
@@ -61,7 +61,7 @@ class FedDualMatch:
     """FedDM layer by layer, and a server that also matches the clients' gradients."""
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
-    initial: Literal["real", "noise"] = "noise"
+    initial: Initial = "noise"
     iterations: Annotated[int, Meta(ge=0)] = 200
     layer_wise: bool = True  # off: FedDM's features and logits in every iteration
     squared: bool = False
@@ -104,8 +104,7 @@ class FedDualMatch:
     def client(self, ctx: ClientContext, message: Ball, state: None) -> tuple[Distilled, None]:
         check_images(ctx)
         by_class = ByClass(ctx.records)
-        make = real_images if self.initial == "real" else noise_images
-        start = make(ctx, by_class, self.images_per_class, ctx.rng.at("images").torch())  # line 4
+        start = first_images(ctx, by_class, self.images_per_class, self.initial)  # line 4
         steps = PixelSteps(
             self.pixel_optimiser,
             self.pixel_learning_rate,

@@ -7,6 +7,7 @@ order of their labels; images in slot form have the shape [held, images per clas
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from torch import Tensor
 from fedstill.data.dataset import Records
 from fedstill.errors import RunError
 from fedstill.types import ClientContext
+
+Initial = Literal["real", "noise"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,14 @@ def noise_images(
     """Standard normal noise for every class, in slot form."""
     shape = (len(by_class.held), images_per_class, *ctx.task.shape)
     return torch.randn(shape, generator=generator).to(ctx.task.device)
+
+
+def first_images(
+    ctx: ClientContext, by_class: ByClass, images_per_class: int, initial: Initial
+) -> Tensor:
+    """Where a round's images start from, in slot form: records or noise."""
+    make = real_images if initial == "real" else noise_images
+    return make(ctx, by_class, images_per_class, ctx.rng.at("images").torch())
 
 
 def check_images(ctx: ClientContext) -> None:
