@@ -66,6 +66,7 @@ class WorkerProcesses:
         self._setup = setup
         self._workers = workers
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._threads: list[threading.Thread] = []
         # In the run's own folder: what a killed run leaves there, the resumed one replaces.
         self._scratch = scratch
 
@@ -93,6 +94,10 @@ class WorkerProcesses:
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
+            process.wait()
+        # A thread that still listens sees the end of its stream. Only then may it be closed.
+        for thread in filter(threading.Thread.is_alive, self._threads):
+            thread.join()
         for process in self._processes:
             process.communicate()
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -104,11 +109,15 @@ class WorkerProcesses:
         for work in sorted(works, key=lambda w: -size[w.client]):
             pending.put(work)
         answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
-        for process in self._processes:
-            pending.put(None)
+        self._threads = [
             threading.Thread(
                 target=_serve, args=(process, pending, answers, progress), daemon=True
-            ).start()
+            )
+            for process in self._processes
+        ]
+        for thread in self._threads:
+            pending.put(None)
+            thread.start()
         for _ in works:
             answer = answers.get()
             if isinstance(answer, Exception):
