@@ -69,6 +69,17 @@ def test_steps_and_progress() -> None:
     assert seen == [(i + 1, expected) for i in range(expected)]
 
 
+def test_steps_instead_of_epochs() -> None:
+    epoch = math.ceil(len(context().records) / 7)
+    options = {"batch_size": 7, "learning_rate": 0.1}
+    by_epochs = local_sgd(context(), START, epochs=2, **options)  # type: ignore[arg-type]
+    by_steps = local_sgd(context(), START, epochs=9, steps=2 * epoch, **options)  # type: ignore[arg-type]
+    shorter = local_sgd(context(), START, epochs=9, steps=epoch + 1, **options)  # type: ignore[arg-type]
+    assert steps_of(100, 9, 7, steps=5) == 5
+    assert all(torch.equal(by_epochs[k], by_steps[k]) for k in START)
+    assert not all(torch.equal(by_epochs[k], shorter[k]) for k in START)
+
+
 def test_every_record_is_seen_once_an_epoch_in_an_order_that_changes() -> None:
     ctx = context()
     orders = [

@@ -40,6 +40,7 @@ class FedAvg:
     """Average of the clients' locally trained models."""
 
     local_epochs: Annotated[int, Meta(ge=1)] = 1
+    local_steps: Annotated[int, Meta(ge=1)] | None = None  # so many SGD steps instead of epochs
     batch_size: Annotated[int, Meta(ge=1)] = 32
     learning_rate: Annotated[float, Meta(gt=0)] = 0.05
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
@@ -71,6 +72,7 @@ class FedAvg:
             ctx,
             start,
             epochs=self.local_epochs,
+            steps=self.local_steps,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             momentum=self.momentum,

@@ -50,7 +50,8 @@ class FedNova(FedAvg):
         self, ctx: ClientContext, message: Weights, state: None
     ) -> tuple[NormalisedUpdate, None]:
         records = len(ctx.records)
-        path = path_length(steps_of(records, self.local_epochs, self.batch_size), self.momentum)
+        steps = steps_of(records, self.local_epochs, self.batch_size, self.local_steps)
+        path = path_length(steps, self.momentum)
         update = subtract(self.train(ctx, message.params), message.params)  # line 1
         return NormalisedUpdate(scaled(update, 1 / path), records, path), None  # line 2
 

@@ -56,6 +56,7 @@ class Scaffold:
     """Local SGD whose drift is corrected by control variates."""
 
     local_epochs: Annotated[int, Meta(ge=1)] = 1
+    local_steps: Annotated[int, Meta(ge=1)] | None = None  # so many SGD steps instead of epochs
     batch_size: Annotated[int, Meta(ge=1)] = 32
     learning_rate: Annotated[float, Meta(gt=0)] = 0.05
     server_learning_rate: Annotated[float, Meta(gt=0)] = 1.0
@@ -87,12 +88,14 @@ class Scaffold:
             ctx,
             message.params,
             epochs=self.local_epochs,
+            steps=self.local_steps,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             correction=lambda _: drift,
         )
         update = subtract(trained, message.params)
-        length = steps_of(records, self.local_epochs, self.batch_size) * self.learning_rate
+        steps = steps_of(records, self.local_epochs, self.batch_size, self.local_steps)
+        length = steps * self.learning_rate
         change = subtract(scaled(update, -1 / length), message.control)  # line 5
         return ControlledUpdate(update, records, change), Control(add(state.control, change))  # 6
 
