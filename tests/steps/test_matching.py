@@ -145,7 +145,7 @@ def test_compiled_chunks_agree_and_are_compiled_once(monkeypatch: pytest.MonkeyP
         return call
 
     monkeypatch.setattr(torch, "compile", stand_in)
-    monkeypatch.setattr(module, "_compiler_found", lambda: True)
+    monkeypatch.setattr(module, "compiler_found", lambda: True)
     module._compiled.cache_clear()
     model = TinyChunks(SHAPE, CLASSES, width=4)
     params = weights_of(model)
@@ -164,12 +164,12 @@ def test_compiled_chunks_agree_and_are_compiled_once(monkeypatch: pytest.MonkeyP
 
 def test_without_a_compiler_plain_pytorch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    module._compiler_found.cache_clear()
+    module.compiler_found.cache_clear()
     model = ConvNet(SHAPE, CLASSES, width=4)
     args = (model, weights_of(model), [draw(3, *SHAPE)], draw(1, 2, *SHAPE, name="s"))
     with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
         fallback = ours(*args, Matching(compiled=True))
-    module._compiler_found.cache_clear()
+    module.compiler_found.cache_clear()
     assert torch.equal(fallback[0], ours(*args, Matching())[0])
 
 
