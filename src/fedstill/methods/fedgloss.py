@@ -72,7 +72,7 @@ class FedGloss(TrustedDescent):
     flip: bool = False  # whether DSA may mirror images: never for digits
     radius_epochs: Annotated[int, Meta(ge=1)] = 100  # of line 9, at most
     radius_records: Annotated[int, Meta(ge=1)] = 1000  # the real loss of line 9 is over so many
-    compile: Literal["off", "on"] = "off"
+    compile: Literal["off", "on"] = "off"  # of the real gradient
 
     def init_client(self, task: Task) -> LastSet | None:
         return LastSet() if self.warm_start else None
@@ -127,14 +127,7 @@ class FedGloss(TrustedDescent):
                     norms = torch.stack([torch.linalg.vector_norm(g) for g in target])
                     for _ in range(self.pixel_steps):  # line 7
                         images.grad, distance = gradient_matching_pixels(
-                            ctx.task,
-                            weights,
-                            images,
-                            labels,
-                            target,
-                            how,
-                            augment,
-                            compiled=self.compile == "on",
+                            ctx.task, weights, images, labels, target, how, augment
                         )
                         optimiser.step()
                         total, done = total + distance, done + 1

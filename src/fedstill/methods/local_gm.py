@@ -73,7 +73,7 @@ class LocalGM:
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # the paper: 0.01
     server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     batch: Annotated[int, Meta(ge=1)] = 256  # synthetic images in one step of a network
-    compile: Literal["off", "on"] = "off"
+    compile: Literal["off", "on"] = "off"  # of the real gradient
 
     def init(self, ctx: ServerContext) -> Condensed:
         return Condensed(ctx.task.model.init(ctx.rng.at("init").torch()))

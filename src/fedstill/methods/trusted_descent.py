@@ -5,7 +5,7 @@ Lines of the pseudo-code in ``fedgloss.py`` are cited by their numbers.
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -110,13 +110,10 @@ class TrustedDescent:
 
     def global_radius(self, replies: Sequence[Reply[Approximation]]) -> float:
         """r_g: how far the server may go. With ``fixed`` nothing is chosen, nor obeyed."""
-        choose: Callable[[list[float]], float] = {
-            "min": min,
-            "median": statistics.median,
-            "max": max,
-            "fixed": max,
-        }[self.radius_choice]
-        return choose([reply.message.radius for reply in replies])
+        radii = [reply.message.radius for reply in replies]
+        if self.radius_choice == "median":
+            return statistics.median(radii)
+        return min(radii) if self.radius_choice == "min" else max(radii)
 
     def shares(self, replies: Sequence[Reply[Approximation]]) -> list[float]:
         """Weight of every client in line 12: n_k / n, or the same for all."""

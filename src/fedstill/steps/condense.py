@@ -97,15 +97,9 @@ def class_wise_pixels(
         augment = draw_augmentation(plan.pixels.augment, changes, flip=plan.pixels.flip)
         x, y = ctx.records.take(real)
         target = weight_gradient(ctx.task, weights, augment(x), y, compiled=plan.compiled)
+        labels = y[:1].expand(len(own))
         pixels, distance = gradient_matching_pixels(
-            ctx.task,
-            weights,
-            own,
-            y[:1].expand(len(own)),
-            target,
-            plan.distance,
-            augment,
-            compiled=plan.compiled,
+            ctx.task, weights, own, labels, target, plan.distance, augment
         )
         into.copy_(pixels)
         total += distance

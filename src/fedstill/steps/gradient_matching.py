@@ -1,19 +1,24 @@
 """Gradient matching: images whose weight gradient points where another one does.
 
 Zhao et al., "Dataset Condensation with Gradient Matching" (DC), ICLR 2021, and what came of it.
+
+``torch.compile`` serves the real side alone. The synthetic side is differentiated twice, which
+autograd cannot do through a compiled function; written with ``torch.func`` it can be compiled, but
+has to compute its first pass twice then, and was slower than the plain one (docs/methods.md).
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedstill.steps.fused_gradient import fused_pixels, fused_weight_gradient
+from fedstill.models.model import Model
 from fedstill.steps.gradient import batch_gradient, tracked
-from fedstill.steps.matching import compiler_found, same
+from fedstill.steps.matching import compiler_found, padded, same
 from fedstill.types import Params, Task
 
 Criterion = Literal["cosine", "cosine+mse", "mse", "calibrated"]
@@ -99,9 +104,25 @@ def weight_gradient(
     task: Task, params: Params, x: Tensor, y: Tensor, *, compiled: bool = False
 ) -> list[Tensor]:
     """Gradient of the mean loss over one batch: what images are matched to."""
-    if compiled and compiler_found():
-        return fused_weight_gradient(task, params, x, y)
-    return batch_gradient(task, tracked(params), x, y)[0]
+    if not (compiled and compiler_found()):
+        return batch_gradient(task, tracked(params), x, y)[0]
+    program, size = _compiled(task.model, task.loss), task.model.chunk
+    shares = x.new_full((len(x),), 1 / len(x))
+    total = [torch.zeros_like(v) for v in params.values()]
+    for chunk in zip(x.split(size), y.split(size), shares.split(size), strict=True):
+        # One shape for all, so that nothing is compiled twice: the rows below have no share.
+        slopes = program(params, *(padded(part, size) for part in chunk))
+        for sum_so_far, slope in zip(total, slopes.values(), strict=True):
+            sum_so_far.add_(slope)
+    return total
+
+
+@lru_cache(maxsize=8)
+def _compiled(model: Model, loss: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    def total(params: Params, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
+        return (loss(model.apply(params, x), y) * shares).sum()
+
+    return torch.compile(torch.func.grad(total), fullgraph=True, dynamic=False)
 
 
 def gradient_matching_pixels(
@@ -112,19 +133,12 @@ def gradient_matching_pixels(
     target: Sequence[Tensor],
     how: GradientDistance = DC,
     augment: Callable[[Tensor], Tensor] = same,
-    *,
-    compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Pixel gradient of the distance between ``target`` and the images' own weight gradient.
 
     In chunks: the whole gradient g first, then the distance's slope v at g, and with it the
     pixel gradient of <grad_w loss(chunk), v> for each chunk, which adds up to the same.
     """
-    if compiled and compiler_found():
-        with torch.no_grad():
-            own = fused_weight_gradient(task, params, augment(images), labels)
-        distance, slopes = _distance_and_slopes(target, own, how)
-        return fused_pixels(task, params, slopes, images, labels, augment), distance
     weights = tracked(params)
     leaves = list(weights.values())
 
