@@ -25,6 +25,7 @@ from fedstill.engine.memory import keep_freed_memory
 from fedstill.models import ConvNet
 from fedstill.rng import Rng
 from fedstill.steps.gradient_matching import (
+    FED_GLOSS,
     GradientDistance,
     grad_distance,
     gradient_matching_pixels,
@@ -61,20 +62,25 @@ def main() -> None:
         if not compiled or options.compile:
             programs[name] = _ours(task, params, x, y, images, labels, compiled=compiled)
 
+    target = eager_real(model, params, x, y)
     exact = {k: v.double() for k, v in params.items()}
-    wide = [g.double() for g in eager_real(model, params, x, y)]
+    wide = [g.double() for g in target]
     reference = eager_pixels(model, exact, images[:20].double(), labels[:20], wide)
-    target = [g.float() for g in wide]
-    near = gradient_matching_pixels(task, params, images[:20], labels[:20], target, HOW)[0]
-    print(f"(b) is {_apart(near, reference):.1e} from float64 on 20 images")
-    first: Tensor | None = None
+    few = _ours(task, params, x, y, images[:20], labels[:20], compiled=False)[1](target)
+    same = eager_pixels(model, params, images[:20], labels[:20], target)
+    print("pixel gradient of 20 images, relative L2 error against float64: ", end="")
+    print(f"(a) {_apart(same, reference):.1e}, (b) {_apart(few, reference):.1e}")
+    noisy = eager_pixels(model, params, images[:20], labels[:20], target, FED_GLOSS)
+    clean = gradient_matching_pixels(task, params, images[:20], labels[:20], target, FED_GLOSS)[0]
+    print(f"biases in the distance: (a) is {_apart(noisy, clean):.1e} from (b), which adds none")
+    first = eager_pixels(model, params, images, labels, target)
     for name, (real, pixels) in programs.items():
         begun = time.perf_counter()
-        gradient = pixels(real())
-        first = gradient if first is None else first
-        apart = _apart(gradient, first)
-        print(f"{name}: first call {time.perf_counter() - begun:.1f} s, {apart:.1e} from (a)")
-        assert apart < 1e-3, f"{name} computes something else"
+        off = _apart(_vector(real()), _vector(target)), _apart(pixels(target), first)
+        seconds = time.perf_counter() - begun
+        print(f"{name}: first call {seconds:.1f} s; {off[0]:.1e} and {off[1]:.1e} from (a)")
+        # A unit at the edge of its ReLU may be on in one program and off in the other.
+        assert max(off) < 1e-2, f"{name} computes something else"
 
     peak = _matmul_peak()
     best = _best(programs, target, options.repeats)
@@ -106,14 +112,19 @@ def eager_real(model: ConvNet, params: Params, x: Tensor, y: Tensor) -> list[Ten
 
 
 def eager_pixels(
-    model: ConvNet, params: Params, images: Tensor, labels: Tensor, target: list[Tensor]
+    model: ConvNet,
+    params: Params,
+    images: Tensor,
+    labels: Tensor,
+    target: list[Tensor],
+    how: GradientDistance = HOW,
 ) -> Tensor:
     """What the published codes do: one graph over all images, differentiated twice."""
     weights = {k: v.clone().requires_grad_(True) for k, v in params.items()}
     x = images.clone().requires_grad_(True)
     loss = f.cross_entropy(_logits(model, weights, x), labels)
     own = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-    return torch.autograd.grad(grad_distance(target, own, HOW), x)[0]
+    return torch.autograd.grad(grad_distance(target, own, how), x)[0]
 
 
 def _logits(model: ConvNet, params: Params, x: Tensor) -> Tensor:
@@ -141,6 +152,11 @@ def _ours(
         return gradient_matching_pixels(task, params, images, labels, target, HOW)[0]
 
     return lambda: weight_gradient(task, params, x, y, compiled=compiled), pixels
+
+
+def _vector(gradient: list[Tensor]) -> Tensor:
+    """Without the vectors, as in the distance."""
+    return torch.cat([g.flatten() for g in gradient if g.dim() > 1])
 
 
 def _apart(a: Tensor, b: Tensor) -> float:

@@ -63,15 +63,15 @@ class FedGloss(TrustedDescent):
     local_steps: Annotated[int, Meta(ge=0)] = 0  # R_l
     real_batch: Annotated[int, Meta(ge=1)] = 256  # records in a batch, whatever their class
     pixel_optimiser: PixelOptimiser = "sgd"
-    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 100.0  # tau
+    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 10.0  # tau; the paper: 100
     pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5
     mse_weight: Annotated[float, Meta(gt=0)] = 0.1
     normalize_rows: bool = True
     include_vectors: bool = True
     augment: Augment = "dsa"
     flip: bool = False  # whether DSA may mirror images: never for digits
-    radius_epochs: Annotated[int, Meta(ge=1)] = 100  # of line 9, at most
-    radius_records: Annotated[int, Meta(ge=1)] = 1000  # the real loss of line 9 is over so many
+    radius_epochs: Annotated[int, Meta(ge=1)] = 30  # of line 9, at most; the paper: 100
+    radius_records: Annotated[int, Meta(ge=1)] = 256  # the real loss of line 9 is over so many
     compile: Literal["off", "on"] = "off"  # of the real gradient
 
     def init_client(self, task: Task) -> LastSet | None:

@@ -64,7 +64,7 @@ class TrustedDescent:
     radius_choice: RadiusChoice = "min"  # r_g; "fixed": fixed_iterations, no radius is measured
     fixed_iterations: Annotated[int, Meta(ge=1)] = 100
     most_iterations: Annotated[int, Meta(ge=1)] = 500  # of line 12, where r_g is never reached
-    server_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta in round 1
+    server_learning_rate: Annotated[float, Meta(gt=0)] = 0.2  # eta in round 1; the paper: 0.01
     decay: Literal["cosine", "none"] = "cosine"  # of eta, over the rounds
     weighting: Literal["records", "uniform"] = "records"
 
