@@ -12,5 +12,15 @@ SMALL: dict[str, dict[str, Any]] = {
         "server_iterations": 20,
         "server_learning_rate": 0.05,
     },
+    "fedgloss": {
+        "images_per_class": 2,
+        "trajectory_steps": 2,
+        "pixel_steps": 2,
+        "pixel_learning_rate": 1.0,
+        "radius_epochs": 5,
+        "server_learning_rate": 0.1,
+    },
+    "gm": {"images_per_class": 2, "networks": 1, "matching_steps": 2, "server_epochs": 10},
+    "local-gm": {"images_per_class": 2, "networks": 1, "matching_steps": 2, "server_epochs": 10},
     "real": {"images_per_class": 2, "server_epochs": 10},
 }

@@ -8,13 +8,6 @@ from fedstill.data.dataset import Scaling
 from fedstill.models import MLP, ConvNet, Model
 from fedstill.rng import Rng
 from fedstill.steps import matching as module
-from fedstill.steps.gradient_matching import (
-    DC,
-    FED_GLOSS,
-    GradientDistance,
-    grad_distance,
-    gradient_matching_pixels,
-)
 from fedstill.steps.matching import (
     Matching,
     class_means,
@@ -145,7 +138,7 @@ def test_compiled_chunks_agree_and_are_compiled_once(monkeypatch: pytest.MonkeyP
         return call
 
     monkeypatch.setattr(torch, "compile", stand_in)
-    monkeypatch.setattr(module, "_compiler_found", lambda: True)
+    monkeypatch.setattr(module, "compiler_found", lambda: True)
     module._compiled.cache_clear()
     model = TinyChunks(SHAPE, CLASSES, width=4)
     params = weights_of(model)
@@ -164,63 +157,10 @@ def test_compiled_chunks_agree_and_are_compiled_once(monkeypatch: pytest.MonkeyP
 
 def test_without_a_compiler_plain_pytorch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    module._compiler_found.cache_clear()
+    module.compiler_found.cache_clear()
     model = ConvNet(SHAPE, CLASSES, width=4)
     args = (model, weights_of(model), [draw(3, *SHAPE)], draw(1, 2, *SHAPE, name="s"))
     with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
         fallback = ours(*args, Matching(compiled=True))
-    module._compiler_found.cache_clear()
+    module.compiler_found.cache_clear()
     assert torch.equal(fallback[0], ours(*args, Matching())[0])
-
-
-def test_distance_of_gradients_by_hand() -> None:
-    real = [torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([3.0, 4.0])]
-    synthetic = [torch.tensor([[0.0, 5.0], [0.0, 1.0]]), torch.tensor([4.0, 3.0])]
-    rows = 1.0 + 0.0  # a right angle and the same direction
-    vector = 1 - 24 / 25
-    square = (1 + 25 + 0 + 1) + (1 + 1)
-    assert torch.allclose(grad_distance(real, synthetic), torch.tensor(rows))
-    both = GradientDistance(include_vectors=True)
-    assert torch.allclose(grad_distance(real, synthetic, both), torch.tensor(rows + vector))
-    expected = torch.tensor(rows / 2 + vector + 0.1 * square)
-    assert torch.allclose(grad_distance(real, synthetic, FED_GLOSS), expected)
-
-
-def test_a_convolution_is_read_as_one_row_an_output() -> None:
-    a, b = draw(4, 3, 2, 2, name="a"), draw(4, 3, 2, 2, name="b")
-    slow = sum(
-        1 - torch.dot(x.flatten(), y.flatten()) / x.norm() / y.norm()
-        for x, y in zip(a, b, strict=True)
-    )
-    assert torch.allclose(grad_distance([a], [b]), torch.as_tensor(slow))
-
-
-@pytest.mark.parametrize("zero", ["real", "synthetic", "both"])
-def test_a_zero_row_counts_one_and_has_a_finite_gradient(zero: str) -> None:
-    real, synthetic = torch.ones(2, 3), torch.ones(2, 3)
-    if zero in ("real", "both"):
-        real[0] = 0.0
-    if zero in ("synthetic", "both"):
-        synthetic[0] = 0.0
-    synthetic.requires_grad_(True)
-    distance = grad_distance([real], [synthetic])
-    assert abs(float(distance.detach()) - 1.0) < 1e-6
-    assert torch.isfinite(torch.autograd.grad(distance, synthetic)[0]).all()
-
-
-@pytest.mark.parametrize("how", [DC, FED_GLOSS])
-def test_gradient_matching_in_chunks_is_the_double_gradient(how: GradientDistance) -> None:
-    model = TinyChunks(SHAPE, CLASSES, width=4, activation="gelu")
-    params, task = weights_of(model), task_of(model)
-    images, labels = draw(7, *SHAPE), torch.arange(7) % CLASSES
-    target = [torch.randn(v.shape, generator=Rng(9).torch()).double() for v in params.values()]
-    pixels, distance = gradient_matching_pixels(task, params, images, labels, target, how)
-    leaves = {k: v.clone().requires_grad_(True) for k, v in params.items()}
-    x = images.clone().requires_grad_(True)
-    loss = task.loss(model.apply(leaves, x), labels).mean()
-    own = torch.autograd.grad(
-        loss, list(leaves.values()), create_graph=True, allow_unused=True, materialize_grads=True
-    )
-    expected = grad_distance(target, own, how)
-    assert torch.allclose(distance, expected.detach())
-    assert torch.allclose(pixels, torch.autograd.grad(expected, x)[0], atol=1e-12)

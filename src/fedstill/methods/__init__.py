@@ -9,9 +9,12 @@ from fedstill.methods.central import Central
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddm import FedDM
 from fedstill.methods.feddualmatch import FedDualMatch
+from fedstill.methods.fedgloss import FedGloss
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedsgd import FedSGD
+from fedstill.methods.gm import GM
+from fedstill.methods.local_gm import LocalGM
 from fedstill.methods.real import Real
 from fedstill.methods.scaffold import Scaffold
 from fedstill.registry import import_object, refuse_unknown
@@ -21,9 +24,12 @@ METHODS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
     "feddm": FedDM,
     "feddualmatch": FedDualMatch,
+    "fedgloss": FedGloss,
     "fednova": FedNova,
     "fedprox": FedProx,
     "fedsgd": FedSGD,
+    "gm": GM,
+    "local-gm": LocalGM,
     "real": Real,
     "scaffold": Scaffold,
 }

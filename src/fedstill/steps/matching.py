@@ -57,7 +57,7 @@ def class_means(
     sums: list[Tensor] = []
     with torch.no_grad():
         for x, slots in chunks:
-            full = _padded(x, task.model.chunk) if compiled else x
+            full = padded(x, task.model.chunk) if compiled else x
             outputs = [out[: len(x)] for out in forward(params, full)]
             sums = sums or [out.new_zeros(len(counts), out.shape[1]) for out in outputs]
             for total, out in zip(sums, outputs, strict=True):
@@ -85,7 +85,7 @@ def pixel_gradient(
         x = part.detach().requires_grad_(True)
         seen = augment(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         if compiled:  # one shape for all, so that nothing is compiled twice
-            seen, target = _padded(seen, classes), tuple(_padded(t, classes) for t in target)
+            seen, target = padded(seen, classes), tuple(padded(t, classes) for t in target)
         loss = distances(params, seen, target)[: len(x)].sum()
         into.copy_(torch.autograd.grad(loss, x)[0])
         total += loss.detach()
@@ -126,14 +126,14 @@ def _distances_of(model: Model, matching: Matching) -> Callable[[Params, Tensor,
     return distances
 
 
-def _padded(x: Tensor, rows: int) -> Tensor:
+def padded(x: Tensor, rows: int) -> Tensor:
     """Zeros below, up to this many rows."""
     return x if len(x) == rows else torch.cat([x, x.new_zeros(rows - len(x), *x.shape[1:])])
 
 
 def _program(make: Callable[..., Any], model: Model, matching: Matching) -> tuple[bool, Any]:
     """Whether it is compiled, and the function itself."""
-    if matching.compiled and _compiler_found():
+    if matching.compiled and compiler_found():
         return True, _compiled(make, model, matching)
     return False, make(model, matching)
 
@@ -144,7 +144,8 @@ def _compiled(make: Callable[..., Any], model: Model, matching: Matching) -> Any
 
 
 @lru_cache(maxsize=1)
-def _compiler_found() -> bool:
+def compiler_found() -> bool:
+    """Whether ``torch.compile`` can work here; says so once if it cannot."""
     found = any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"))
     if not found:
         warnings.warn("no C++ compiler: compile = 'on' falls back to plain PyTorch", stacklevel=2)

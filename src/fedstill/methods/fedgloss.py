@@ -1,0 +1,176 @@
+"""Fed-GLOSS: Wang et al., "Fed-GLOSS-DP: Federated, Global Learning using Synthetic Sets with
+Record Level Differential Privacy", 2023 (published later as FedLAP-DP), without the privacy.
+
+    1   server: w <- init
+    2   for each round m:
+    3       send w^m = w and the largest radius r to the sampled clients
+    4       client k: S_k <- images_per_class images of every class it holds: records of it, noise
+                  or those of its last round; their labels stay fixed
+    5       R_i times: w <- w^m;  at most 5 times, while |w - w^m| < r:
+    6           for each of some real batches: g <- gradient of the loss over the batch at w
+    7               R_b times: S_k <- S_k - tau * pixel gradient of dist(g, grad L(w; S_k))
+    8           R_l times: w <- w - eta * grad L(w; S_k)
+    9       client k: r_k <- distance from w^m at which training on S_k has the smallest real loss
+    10      client k: send S_k, r_k, n_k
+    11      server: r_g <- min_k r_k  (or their median or maximum)
+    12      server: while |w - w^m| < r_g:  w <- w - eta * sum_k (n_k / n) grad L(w; S_k)
+
+The paper's values: (R_i, R_l, R_b, r) = (1, 0, 5, 10), 50 images per class, real batches of 256,
+tau = 100, dist = cosine + 0.1 MSE with DSA, eta = 0.01 (0.1 for CIFAR-10) with cosine decay; 60
+rounds (200 for CIFAR-10). Its box has one real batch in line 6, the authors' code 40, which also
+divides each tensor's cosine sum by its rows (``normalize_rows``). r_k is looked for after every
+epoch of line 9, so that it is never 0 and the server makes at least one step. Defaults below are
+for a small built-in data set and a laptop, chosen by measurement (docs/methods.md).
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from fedstill.methods.feddm import LastSet
+from fedstill.methods.trusted_descent import Approximation, Region, TrustedDescent
+from fedstill.steps.arithmetic import norm, subtract
+from fedstill.steps.augment import Augment, draw_augmentation
+from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_of
+from fedstill.steps.distil import PixelOptimiser, PixelSteps, pixel_optimiser
+from fedstill.steps.fit import descend
+from fedstill.steps.gradient import evaluate
+from fedstill.steps.gradient_matching import (
+    distance_of,
+    gradient_matching_pixels,
+    weight_gradient,
+)
+from fedstill.synthetic import SyntheticSet
+from fedstill.types import ClientContext, Params, Task
+
+
+@dataclass(frozen=True)
+class FedGloss(TrustedDescent):
+    """Clients send images whose gradients match their records'; the server descends on them."""
+
+    initial: Initial = "real"
+    warm_start: bool = False  # go on from the last round's images
+    trajectories: Annotated[int, Meta(ge=0)] = 1  # R_i
+    trajectory_steps: Annotated[int, Meta(ge=1)] = 5
+    real_batches: Annotated[int, Meta(ge=1)] = 1  # in a trajectory step; the authors' code: 40
+    pixel_steps: Annotated[int, Meta(ge=0)] = 5  # R_b, on one real gradient
+    local_steps: Annotated[int, Meta(ge=0)] = 0  # R_l
+    real_batch: Annotated[int, Meta(ge=1)] = 256  # records in a batch, whatever their class
+    pixel_optimiser: PixelOptimiser = "sgd"
+    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 10.0  # tau; the paper: 100
+    pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5
+    mse_weight: Annotated[float, Meta(gt=0)] = 0.1
+    normalize_rows: bool = True
+    include_vectors: bool = True
+    augment: Augment = "dsa"
+    flip: bool = False  # whether DSA may mirror images: never for digits
+    radius_epochs: Annotated[int, Meta(ge=1)] = 30  # of line 9, at most; the paper: 100
+    radius_records: Annotated[int, Meta(ge=1)] = 256  # the real loss of line 9 is over so many
+    compile: Literal["off", "on"] = "off"  # of the real gradient
+
+    def init_client(self, task: Task) -> LastSet | None:
+        return LastSet() if self.warm_start else None
+
+    def client(
+        self, ctx: ClientContext, message: Region, state: LastSet | None
+    ) -> tuple[Approximation, LastSet | None]:
+        check_images(ctx)
+        by_class = ByClass(ctx.records)
+        start = None if state is None else state.images  # line 4
+        if start is None:
+            start = first_images(ctx, by_class, self.images_per_class, self.initial)
+        labels = labels_of(by_class, self.images_per_class).to(start.device)
+        images, loss, norms = self.approximate(ctx, message, start.flatten(0, 1), labels)
+        synthetic = SyntheticSet(images, labels)
+        reply = Approximation(
+            synthetic,
+            len(ctx.records) if self.weighting == "records" else 0,
+            self.trusted_radius(ctx, message, synthetic),
+            loss,
+            norms if self.criterion == "calibrated" else None,
+        )
+        return reply, LastSet(images.view_as(start)) if self.warm_start else None
+
+    def approximate(
+        self, ctx: ClientContext, region: Region, start: Tensor, labels: Tensor
+    ) -> tuple[Tensor, float, Tensor]:
+        """Lines 5 to 8: the images, their mean distance on the way, and the real gradient's
+        lengths, tensor by tensor, as they were last."""
+        images = start.detach().clone()
+        optimiser = pixel_optimiser(images, self.steps)
+        how = distance_of(
+            self.criterion,
+            normalize_rows=self.normalize_rows,
+            include_vectors=self.include_vectors,
+            mse_weight=self.mse_weight,
+        )
+        batches, changes = ctx.rng.at("batches").torch(), ctx.rng.at("augment").torch()
+        eta = self.learning_rate(ctx.task, ctx.round)
+        per_step = self.real_batches * self.pixel_steps
+        expected = self.trajectories * self.trajectory_steps * per_step
+        total, done = torch.zeros((), device=images.device), 0
+        norms = torch.zeros(len(region.params), device=images.device)
+        for _ in range(self.trajectories):
+            weights = region.params
+            for _ in range(self.trajectory_steps):
+                if float(norm(subtract(weights, region.params))) >= region.radius:
+                    break
+                for _ in range(self.real_batches):
+                    augment = draw_augmentation(self.augment, changes, flip=self.flip)
+                    target = self.real_gradient(ctx, weights, augment, batches)  # line 6
+                    norms = torch.stack([torch.linalg.vector_norm(g) for g in target])
+                    for _ in range(self.pixel_steps):  # line 7
+                        images.grad, distance = gradient_matching_pixels(
+                            ctx.task, weights, images, labels, target, how, augment
+                        )
+                        optimiser.step()
+                        total, done = total + distance, done + 1
+                        ctx.progress(done, expected)
+                for _ in range(self.local_steps):  # line 8
+                    weights = descend(ctx.task, weights, images, labels, eta)
+        images.grad = None
+        return images, max(0.0, float(total) / max(1, done)), norms
+
+    @property
+    def steps(self) -> PixelSteps:
+        """How pixels are moved."""
+        return PixelSteps(
+            self.pixel_optimiser, self.pixel_learning_rate, self.pixel_momentum, self.real_batch
+        )
+
+    def real_gradient(
+        self,
+        ctx: ClientContext,
+        weights: Params,
+        augment: Callable[[Tensor], Tensor],
+        generator: torch.Generator,
+    ) -> list[Tensor]:
+        """Line 6: the only sight that matching has of the records."""
+        positions = torch.randperm(len(ctx.records), generator=generator)[: self.real_batch]
+        x, y = ctx.records.take(positions)
+        return weight_gradient(ctx.task, weights, augment(x), y, compiled=self.compile == "on")
+
+    def trusted_radius(self, ctx: ClientContext, region: Region, synthetic: SyntheticSet) -> float:
+        """Line 9: r_k. Beyond it, what is good for the images is no longer so for the records."""
+        if self.radius_choice == "fixed":
+            return region.radius
+        order = torch.randperm(len(ctx.records), generator=ctx.rng.at("radius").torch())
+        index = ctx.records.index[order[: self.radius_records]]
+        real = dataclasses.replace(ctx.records, index=index)
+        eta = self.learning_rate(ctx.task, ctx.round)
+        weights, radius, smallest = region.params, 0.0, math.inf
+        for _ in range(self.radius_epochs):
+            weights = descend(ctx.task, weights, synthetic.images, synthetic.labels, eta)
+            distance = float(norm(subtract(weights, region.params)))
+            _, loss = evaluate(ctx.task, weights, real)
+            if loss < smallest:
+                smallest, radius = loss, distance
+            if distance >= region.radius:
+                break
+        return min(radius, region.radius)

@@ -1,0 +1,153 @@
+"""Local gradient matching: every client condenses its records alone, and the server trains on the
+union. The condensation is that of Zhao et al., "Dataset Condensation with Gradient Matching" (DC),
+ICLR 2021; with ``augment = "dsa"`` that of Zhao and Bilen, "Dataset Condensation with
+Differentiable Siamese Augmentation" (DSA), ICML 2021.
+
+    1   client k: S_k <- images_per_class images of every class it holds: records of it or noise
+    2   for each round:
+    3       client k: for each of some networks: w <- a fresh initialisation
+    4           T times:
+    5               for every class c: g_c <- gradient of the loss over a batch of its records at w
+    6                   S_k,c <- S_k,c - tau * pixel gradient of dist(g_c, grad L(w; S_k,c))
+    7               w <- some epochs of SGD on S_k
+    8       client k: send S_k
+    9       server: w <- SGD from a fresh initialisation on the union of all clients' newest S_k
+
+The server's model goes to nobody: clients draw networks of their own, and what is in S_k goes on
+from round to round. One round is enough for a one-shot federation; more rounds are more networks,
+with the accuracy on the way. DC's values: 1000 networks in all; (T, epochs in line 7) = (1, 1),
+(10, 50), (50, 10) for 1, 10, 50 images per class, learning rate 0.01, momentum 0.5; tau = 0.1,
+momentum 0.5, real batches of 256; the final training: 300 epochs (DSA: 1000), learning rate 0.01,
+momentum 0.9, batches of 256. The defaults below are for a laptop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from fedstill.methods.feddm import LastSet
+from fedstill.methods.surrogate import Distilled
+from fedstill.steps.augment import Augment
+from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_of
+from fedstill.steps.condense import Condensation, Training, condense, fresh_network, train
+from fedstill.steps.distil import PixelOptimiser, PixelSteps
+from fedstill.steps.gradient_matching import DC
+from fedstill.synthetic import SyntheticSet, set_specs, union
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.wire import Schema
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """Down: nothing but the request."""
+
+
+@dataclass(frozen=True)
+class Condensed:
+    """Server state: a network trained on the sets, and every client's newest set."""
+
+    params: Params
+    sets: dict[str, SyntheticSet] = field(default_factory=dict)  # by client
+
+
+@dataclass(frozen=True)
+class LocalGM:
+    """Each client condenses its records by gradient matching, alone; the server has the union."""
+
+    images_per_class: Annotated[int, Meta(ge=1)] = 10
+    initial: Initial = "real"
+    networks: Annotated[int, Meta(ge=0)] = 2  # a round; the paper: 1000 in all
+    matching_steps: Annotated[int, Meta(ge=1)] = 10  # T
+    network_epochs: Annotated[int, Meta(ge=1)] = 5  # of line 7; the paper: 50
+    network_learning_rate: Annotated[float, Meta(gt=0)] = 0.01
+    network_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5
+    real_batch: Annotated[int, Meta(ge=1)] = 256  # records of a class in one step
+    pixel_optimiser: PixelOptimiser = "sgd"
+    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # tau
+    pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5
+    augment: Augment = "none"
+    flip: bool = False  # whether DSA may mirror images: never for digits
+    server_epochs: Annotated[int, Meta(ge=1)] = 100  # the paper: 300, DSA 1000
+    server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # the paper: 0.01
+    server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    batch: Annotated[int, Meta(ge=1)] = 256  # synthetic images in one step of a network
+    compile: Literal["off", "on"] = "off"  # of the real gradient
+
+    def init(self, ctx: ServerContext) -> Condensed:
+        return Condensed(ctx.task.model.init(ctx.rng.at("init").torch()))
+
+    def init_client(self, task: Task) -> LastSet:
+        return LastSet()
+
+    def download(self, task: Task) -> Schema[GoOn]:
+        return Schema(GoOn)
+
+    def upload(self, task: Task) -> Schema[Distilled]:
+        numbers = {"records": (0.0, 0.0), "loss": (0.0, float("inf"))}
+        return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
+
+    def broadcast(self, ctx: ServerContext, state: Condensed) -> GoOn:
+        return GoOn()
+
+    def client(
+        self, ctx: ClientContext, message: GoOn, state: LastSet
+    ) -> tuple[Distilled, LastSet]:
+        check_images(ctx)
+        by_class = ByClass(ctx.records)
+        start = state.images
+        if start is None:  # line 1
+            start = first_images(ctx, by_class, self.images_per_class, self.initial)
+        images, loss = condense(ctx, by_class, start, self.plan)  # lines 3 to 7
+        labels = labels_of(by_class, self.images_per_class).to(images.device)
+        synthetic = SyntheticSet(images.flatten(0, 1), labels)
+        return Distilled(synthetic, 0, loss), LastSet(images)  # line 8
+
+    @property
+    def plan(self) -> Condensation:
+        """The settings of the clients' work."""
+        return Condensation(
+            self.networks,
+            self.matching_steps,
+            self.training(self.network_epochs, self.network_learning_rate, self.network_momentum),
+            PixelSteps(
+                self.pixel_optimiser,
+                self.pixel_learning_rate,
+                self.pixel_momentum,
+                self.real_batch,
+                self.augment,
+                self.flip,
+            ),
+            DC,
+            compiled=self.compile == "on",
+        )
+
+    def training(self, epochs: int, learning_rate: float, momentum: float) -> Training:
+        """Training on synthetic images, augmented as they were when they were matched."""
+        return Training(epochs, learning_rate, momentum, self.batch, self.augment, self.flip)
+
+    def server(
+        self, ctx: ServerContext, state: Condensed, replies: Sequence[Reply[Distilled]]
+    ) -> Condensed:
+        sets = state.sets | {str(reply.client): reply.message.synthetic for reply in replies}
+        together = union({int(client): own for client, own in sets.items()})
+        how = self.training(self.server_epochs, self.server_learning_rate, self.server_momentum)
+        fresh = fresh_network(ctx.task, ctx.rng.at("network"))
+        rng = ctx.rng.at("fit")
+        return Condensed(
+            train(ctx.task, fresh, together.images, together.labels, rng, how), sets
+        )  # line 9
+
+    def params(self, state: Condensed) -> Params:
+        return state.params
+
+    def synthetic(
+        self, state: Condensed, replies: Sequence[Reply[Distilled]]
+    ) -> dict[int, SyntheticSet]:
+        """Every client's newest set, for the run folder."""
+        return {int(client): own for client, own in state.sets.items()}
+
+    def report(self, state: Condensed, replies: Sequence[Reply[Distilled]]) -> dict[str, float]:
+        """Mean distance of a class's gradients over the clients' steps."""
+        return {"matching_loss": sum(r.message.loss for r in replies) / len(replies)}

@@ -1,0 +1,179 @@
+"""The server's side of Fed-GLOSS: descent on the clients' images as far as they can be trusted.
+
+Lines of the pseudo-code in ``fedgloss.py`` are cited by their numbers.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from fedstill.methods.messages import MANY
+from fedstill.steps.arithmetic import add, norm, subtract, weighted_sum
+from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.steps.gradient_matching import Criterion
+from fedstill.synthetic import SyntheticSet, set_specs
+from fedstill.types import Params, Reply, ServerContext, Task
+from fedstill.wire import Schema, TensorSpec, params_specs
+
+RadiusChoice = Literal["min", "median", "max", "fixed"]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Down: the weights, and how far around them the images should stand for the records."""
+
+    params: Params
+    radius: float
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """Up: a synthetic set, the records it stands for (0 where nobody asks), how far it may be
+    trusted and how well it matches. ``norms``: of the real gradient, only if ``calibrated``."""
+
+    synthetic: SyntheticSet
+    records: int
+    radius: float
+    loss: float
+    norms: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Global:
+    """Server state: the weights, and how the last round came to them."""
+
+    params: Params
+    radius: float = 0.0  # r_g
+    moved: float = 0.0
+    iterations: int = 0
+
+
+@dataclass(frozen=True)
+class TrustedDescent:
+    """The server's side of Fed-GLOSS: gradient descent within the radius the clients measured."""
+
+    images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 50
+    criterion: Criterion = "cosine+mse"  # "calibrated" would leak: for analysis only
+    radius: Annotated[float, Meta(gt=0)] = 10.0  # r
+    radius_choice: RadiusChoice = "min"  # r_g; "fixed": fixed_iterations, no radius is measured
+    fixed_iterations: Annotated[int, Meta(ge=1)] = 100
+    most_iterations: Annotated[int, Meta(ge=1)] = 500  # of line 12, where r_g is never reached
+    server_learning_rate: Annotated[float, Meta(gt=0)] = 0.2  # eta in round 1; the paper: 0.01
+    decay: Literal["cosine", "none"] = "cosine"  # of eta, over the rounds
+    weighting: Literal["records", "uniform"] = "records"
+
+    def init(self, ctx: ServerContext) -> Global:
+        return Global(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
+
+    def download(self, task: Task) -> Schema[Region]:
+        return Schema(Region, params_specs(task, "params"), {"radius": (0, math.inf)})
+
+    def upload(self, task: Task) -> Schema[Approximation]:
+        tensors = set_specs(task, self.images_per_class, "synthetic")
+        if self.criterion == "calibrated":
+            tensors["norms"] = TensorSpec((len(task.model.shapes),), low=0.0)
+        records = (1, MANY) if self.weighting == "records" else (0, 0)
+        numbers = {"records": records, "radius": (0.0, self.radius), "loss": (0.0, math.inf)}
+        return Schema(Approximation, tensors, numbers)
+
+    def broadcast(self, ctx: ServerContext, state: Global) -> Region:
+        return Region(state.params, self.radius)  # line 3
+
+    def learning_rate(self, task: Task, number: int) -> float:
+        """eta in this round: a cosine from its first value to 0 over the rounds."""
+        if self.decay == "none":
+            return self.server_learning_rate
+        return self.server_learning_rate * (1 + math.cos(math.pi * (number - 1) / task.rounds)) / 2
+
+    def server(
+        self, ctx: ServerContext, state: Global, replies: Sequence[Reply[Approximation]]
+    ) -> Global:
+        radius = self.global_radius(replies)  # line 11
+        fixed = self.radius_choice == "fixed"
+        most = self.fixed_iterations if fixed else self.most_iterations
+        eta = self.learning_rate(ctx.task, ctx.round)
+        shares = self.shares(replies)
+        weights, moved, steps = state.params, 0.0, 0
+        while steps < most and (fixed or moved < radius):  # line 12
+            gradient = self.gradient(ctx.task, weights, replies, shares)
+            weights = add(weights, gradient, -eta)
+            moved = float(norm(subtract(weights, state.params)))
+            steps += 1
+            ctx.progress(steps, most)
+        return Global(weights, radius, moved, steps)
+
+    def global_radius(self, replies: Sequence[Reply[Approximation]]) -> float:
+        """r_g: how far the server may go. With ``fixed`` nothing is chosen, nor obeyed."""
+        radii = [reply.message.radius for reply in replies]
+        if self.radius_choice == "median":
+            return statistics.median(radii)
+        return min(radii) if self.radius_choice == "min" else max(radii)
+
+    def shares(self, replies: Sequence[Reply[Approximation]]) -> list[float]:
+        """Weight of every client in line 12: n_k / n, or the same for all."""
+        if self.weighting == "uniform":
+            return [1.0 / len(replies)] * len(replies)
+        total = sum(reply.message.records for reply in replies)
+        return [reply.message.records / total for reply in replies]
+
+    def gradient(
+        self,
+        task: Task,
+        weights: Params,
+        replies: Sequence[Reply[Approximation]],
+        shares: Sequence[float],
+    ) -> Params:
+        """sum_k share_k grad L(w; S_k)."""
+        if self.criterion == "calibrated":
+            return weighted_sum([calibrated(task, weights, r.message) for r in replies], shares)
+        # One pass over all images: each has its client's share, split among the client's images.
+        sets = [reply.message.synthetic for reply in replies]
+        images, labels = torch.cat([s.images for s in sets]), torch.cat([s.labels for s in sets])
+        sizes = torch.tensor([len(own) for own in sets])
+        factors = (torch.tensor(shares) / sizes * len(images)).repeat_interleave(sizes)
+        slopes, _ = batch_gradient(task, tracked(weights), images, labels, factors.to(images))
+        return dict(zip(weights, slopes, strict=True))
+
+    def params(self, state: Global) -> Params:
+        return state.params
+
+    def synthetic(
+        self, state: Global, replies: Sequence[Reply[Approximation]]
+    ) -> dict[int, SyntheticSet]:
+        """The sets of this round, for the run folder."""
+        return {reply.client: reply.message.synthetic for reply in replies}
+
+    def report(self, state: Global, replies: Sequence[Reply[Approximation]]) -> dict[str, float]:
+        """How far the server went and why, and the clients' mean matching loss."""
+        details = {
+            "matching_loss": sum(r.message.loss for r in replies) / len(replies),
+            "distance": state.moved,
+            "server_iterations": float(state.iterations),
+        }
+        if self.radius_choice == "fixed":
+            return details
+        radii = [reply.message.radius for reply in replies]
+        return details | {
+            "radius": state.radius,
+            "radius_min": min(radii),
+            "radius_median": statistics.median(radii),
+            "radius_max": max(radii),
+        }
+
+
+def calibrated(task: Task, weights: Params, message: Approximation) -> Params:
+    """The gradient on a client's images, every tensor of it as long as the real one was."""
+    own = message.synthetic
+    slopes, _ = batch_gradient(task, tracked(weights), own.images, own.labels)
+    assert message.norms is not None, "the schema asks for them"
+    lengths = message.norms.unbind()
+    return {
+        name: slope * (length / torch.linalg.vector_norm(slope).clamp(min=1e-20))
+        for name, slope, length in zip(weights, slopes, lengths, strict=True)
+    }

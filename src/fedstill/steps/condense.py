@@ -1,0 +1,130 @@
+"""Centralised gradient matching: images on which networks train as they would on the records.
+
+Zhao et al., "Dataset Condensation with Gradient Matching" (DC), ICLR 2021; with DSA (Zhao and
+Bilen, ICML 2021) through ``augment``. Class by class: a real batch of one class gives a gradient,
+and the images of that class move until theirs points the same way.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedstill import tree
+from fedstill.rng import Rng
+from fedstill.steps.augment import Augment, draw_augmentation
+from fedstill.steps.classes import ByClass, labels_of
+from fedstill.steps.distil import PixelSteps, pixel_optimiser
+from fedstill.steps.fit import fit
+from fedstill.steps.gradient_matching import (
+    GradientDistance,
+    gradient_matching_pixels,
+    weight_gradient,
+)
+from fedstill.types import ClientContext, Params, Task
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network is trained on synthetic images."""
+
+    epochs: int
+    learning_rate: float
+    momentum: float
+    batch_size: int
+    augment: Augment = "none"
+    flip: bool = False
+
+
+@dataclass(frozen=True)
+class Condensation:
+    """``networks`` drawn afresh, each met at ``matching_steps`` points of its training."""
+
+    networks: int
+    matching_steps: int
+    between: Training  # from one point to the next
+    pixels: PixelSteps
+    distance: GradientDistance
+    compiled: bool = False
+
+
+def condense(
+    ctx: ClientContext, by_class: ByClass, start: Tensor, plan: Condensation
+) -> tuple[Tensor, float]:
+    """The images (in slot form) and the mean distance of a class on the way."""
+    images = start.detach().clone()
+    labels = labels_of(by_class, images.shape[1]).to(images.device)
+    optimiser = pixel_optimiser(images, plan.pixels)
+    steps = plan.networks * plan.matching_steps
+    total, done = torch.zeros((), device=images.device), 0
+    for network in range(plan.networks):
+        rng = ctx.rng.at("network", network)
+        weights = fresh_network(ctx.task, rng.at("init"))
+        batches, changes = rng.at("batches").torch(), rng.at("augment").torch()
+        for step in range(plan.matching_steps):
+            images.grad, distance = class_wise_pixels(
+                ctx, by_class, weights, images, plan, batches, changes
+            )
+            optimiser.step()
+            total, done = total + distance / len(images), done + 1
+            ctx.progress(done, steps)
+            if step + 1 < plan.matching_steps:
+                weights = train(
+                    ctx.task, weights, images.flatten(0, 1), labels, rng.at(step), plan.between
+                )
+    images.grad = None
+    return images, max(0.0, float(total) / max(1, done))
+
+
+def class_wise_pixels(
+    ctx: ClientContext,
+    by_class: ByClass,
+    weights: Params,
+    images: Tensor,
+    plan: Condensation,
+    batches: torch.Generator,
+    changes: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Pixel gradient of the distances summed over the classes, and that sum.
+
+    Every class has a real batch and an augmentation of its own.
+    """
+    positions, slots = by_class.draw(plan.pixels.real_batch, batches)
+    counts = torch.bincount(slots, minlength=len(images)).tolist()
+    gradient = torch.empty_like(images)
+    total = torch.zeros((), device=images.device)
+    for own, real, into in zip(images, positions.split(counts), gradient, strict=True):
+        augment = draw_augmentation(plan.pixels.augment, changes, flip=plan.pixels.flip)
+        x, y = ctx.records.take(real)
+        target = weight_gradient(ctx.task, weights, augment(x), y, compiled=plan.compiled)
+        labels = y[:1].expand(len(own))
+        pixels, distance = gradient_matching_pixels(
+            ctx.task, weights, own, labels, target, plan.distance, augment
+        )
+        into.copy_(pixels)
+        total += distance
+    return gradient, total
+
+
+def fresh_network(task: Task, rng: Rng) -> Params:
+    """Weights that have seen nothing, where the computation takes place."""
+    return tree.to_device(task.model.init(rng.torch()), task.device)
+
+
+def train(
+    task: Task, start: Params, images: Tensor, labels: Tensor, rng: Rng, how: Training
+) -> Params:
+    """The weights after training on these images."""
+    return fit(
+        task,
+        start,
+        images,
+        labels,
+        rng,
+        learning_rate=how.learning_rate,
+        batch_size=how.batch_size,
+        epochs=how.epochs,
+        momentum=how.momentum,
+        augment=how.augment,
+        flip=how.flip,
+    )
