@@ -166,9 +166,10 @@ class Federation:
         return replies, failed
 
     def _keep_synthetic(self, number: int, state: Any, replies: Sequence[Reply[Any]]) -> None:
-        """Keep the clients' synthetic sets, if the method makes such."""
+        """Keep the clients' synthetic sets, if the method makes such and made some this round."""
         synthetic = getattr(self.setup.method, "synthetic", None)
-        if synthetic is None:
+        sets = synthetic(state, replies) if synthetic else {}
+        if not sets:
             return
         data = self.setup.dataset
         about = About(
@@ -180,7 +181,7 @@ class Federation:
             std=data.scaling.std,
             shape=data.shape,
         )
-        self.folder.write_synthetic(synthetic(state, replies), about)
+        self.folder.write_synthetic(sets, about)
 
     def _evaluate(self, number: int, state: Any) -> tuple[float | None, float | None]:
         """Accuracy and loss on the test split, in the rounds that have an evaluation."""

@@ -6,24 +6,30 @@ from typing import Any
 
 from fedstill.errors import RequestError
 from fedstill.methods.central import Central
+from fedstill.methods.dynafed import DynaFed
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddm import FedDM
 from fedstill.methods.feddualmatch import FedDualMatch
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedsgd import FedSGD
+from fedstill.methods.fedsynth import FedSynth
+from fedstill.methods.random_mask import RandomMask
 from fedstill.methods.real import Real
 from fedstill.methods.scaffold import Scaffold
 from fedstill.registry import import_object, refuse_unknown
 
 METHODS: dict[str, type[Any]] = {
     "central": Central,
+    "dynafed": DynaFed,
     "fedavg": FedAvg,
     "feddm": FedDM,
     "feddualmatch": FedDualMatch,
     "fednova": FedNova,
     "fedprox": FedProx,
     "fedsgd": FedSGD,
+    "fedsynth": FedSynth,
+    "random-mask": RandomMask,
     "real": Real,
     "scaffold": Scaffold,
 }
