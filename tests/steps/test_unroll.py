@@ -77,9 +77,11 @@ def test_slopes_are_those_of_finite_differences() -> None:
     by_rate = difference(lambda r: moved(rate=float(r)), torch.tensor([RATE], dtype=torch.float64))
     assert slopes.learning_rate == pytest.approx(float(by_rate), abs=1e-7)
     for name, weight in start.items():
-        by_weight = difference(
-            lambda w, name=name: loss_at_the_end(task, {**start, name: w}, batches, RATE), weight
-        )
+
+        def from_weight(w: Tensor, name: str = name) -> float:
+            return loss_at_the_end(task, {**start, name: w}, batches, RATE)
+
+        by_weight = difference(from_weight, weight)
         assert torch.allclose(slopes.start[name], by_weight, atol=1e-7), name
 
 
