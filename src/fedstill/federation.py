@@ -166,10 +166,9 @@ class Federation:
         return replies, failed
 
     def _keep_synthetic(self, number: int, state: Any, replies: Sequence[Reply[Any]]) -> None:
-        """Keep the clients' synthetic sets, if the method makes such and made some this round."""
+        """Keep the clients' synthetic sets, if the method makes such."""
         synthetic = getattr(self.setup.method, "synthetic", None)
-        sets = synthetic(state, replies) if synthetic else {}
-        if not sets:
+        if synthetic is None:
             return
         data = self.setup.dataset
         about = About(
@@ -181,7 +180,8 @@ class Federation:
             std=data.scaling.std,
             shape=data.shape,
         )
-        self.folder.write_synthetic(sets, about)
+        if sets := synthetic(state, replies):
+            self.folder.write_synthetic(sets, about)
 
     def _evaluate(self, number: int, state: Any) -> tuple[float | None, float | None]:
         """Accuracy and loss on the test split, in the rounds that have an evaluation."""

@@ -16,6 +16,7 @@ from fedstill.methods.dynafed import DynaFed, Dynamics, LearntSet
 from fedstill.methods.fedavg import FedAvg
 from fedstill.models import MLP
 from fedstill.rng import Rng
+from fedstill.synthetic import SERVER, load_set
 from fedstill.testing import as_vector, toy_run
 from fedstill.types import Params, ServerContext, Task, cross_entropy
 
@@ -55,6 +56,9 @@ def test_until_the_switch_it_is_fedavg_that_remembers(tmp_path: Path) -> None:
     assert torch.allclose(later.state.learnt.labels.sum(1), torch.ones(20))
     assert later.history[2].details == later.history[3].details
     assert later.history[3].details["matching_distance"] > 0
+    stored = load_set(tmp_path / "later" / "synthetic" / "round-0003.safetensors")
+    assert torch.equal(stored.of(SERVER).images, later.state.learnt.images)
+    assert len(list((tmp_path / "later" / "synthetic").iterdir())) == 1
     # No extra upload, and none down.
     assert later.history[3].up_bytes == plain.history[1].up_bytes
     assert later.history[3].down_bytes == plain.history[1].down_bytes

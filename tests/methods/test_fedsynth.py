@@ -336,7 +336,9 @@ def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
 @pytest.mark.parametrize("labels", ["fixed", "trainable"])
 def test_text_has_synthetic_embeddings(labels: Any, initial: Any) -> None:
     text = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 0]])
-    ctx = context(text[:, :-1], text[:, 1:], Bigrams(), 5, loss=token_loss)
+    answers = text[:, 1:].clone()
+    answers[2, 2] = -100  # padding: no answer is asked for here
+    ctx = context(text[:, :-1], answers, Bigrams(), 5, loss=token_loss)
     method = FedSynth(
         batches=2, batch_size=2, iterations=30, labels=labels, initial=initial, learning_rate=0.5
     )

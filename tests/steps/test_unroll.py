@@ -210,3 +210,4 @@ def test_soft_labels_start_nearly_sure_and_pass_slopes_through() -> None:
     (expected,) = torch.autograd.grad(tracked.softmax(-1), tracked, slope)
     assert torch.allclose(through_softmax(soft, slope), expected, atol=1e-6)
     assert torch.equal(soft_labels(free_labels(torch.tensor([0]), 1)), torch.ones(1, 1))
+    assert torch.allclose(soft_labels(free_labels(torch.tensor([-100]), 4)), torch.tensor(0.25))

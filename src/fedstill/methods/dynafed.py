@@ -33,6 +33,7 @@ from fedstill.methods.messages import Update, Weights
 from fedstill.steps.arithmetic import norm, scaled, subtract
 from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
 from fedstill.steps.unroll import Batches, back, sgd_steps, walk
+from fedstill.synthetic import SERVER, SyntheticSet
 from fedstill.types import Params, Reply, ServerContext, Task
 
 
@@ -53,6 +54,7 @@ class Dynamics:
     params: Params
     trajectory: tuple[Params, ...]
     learnt: LearntSet | None = None
+    fresh: bool = False  # whether it was learnt in this round
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class DynaFed(FedAvg):
             if len(trajectory) <= self.trajectory_rounds:
                 return Dynamics(average, trajectory)
             learnt = self.learn(ctx, trajectory)  # line 4
-        return Dynamics(self.tuned(ctx, average, learnt), (), learnt)
+        return Dynamics(self.tuned(ctx, average, learnt), (), learnt, state.learnt is None)
 
     def learn(self, ctx: ServerContext, trajectory: Sequence[Params]) -> LearntSet:
         """Lines 5 to 8."""
@@ -171,6 +173,15 @@ class DynaFed(FedAvg):
 
     def params(self, state: Dynamics) -> Params:  # type: ignore[override]
         return state.params
+
+    def synthetic(
+        self, state: Dynamics, replies: Sequence[Reply[Update]]
+    ) -> dict[int, SyntheticSet]:
+        """The server's set, in the round in which it was learnt, if it is of images."""
+        learnt = state.learnt
+        if learnt is None or not state.fresh or learnt.images[0].dim() != 3:
+            return {}
+        return {SERVER: SyntheticSet(learnt.images, learnt.labels)}
 
     def report(self, state: Dynamics, replies: Sequence[Reply[Update]]) -> dict[str, float]:
         """Once there is a set: how well it matches the trajectory, and its learning rate."""

@@ -70,8 +70,8 @@ class FedSynth:
     batch_size: Annotated[int, Meta(ge=1)] | None = None  # None: what compression leaves
     labels: Literal["fixed", "trainable"] = "fixed"
     initial: Initial = "real"
-    iterations: Annotated[int, Meta(ge=0)] = 20  # E
-    learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta_w
+    iterations: Annotated[int, Meta(ge=0)] = 10  # E
+    learning_rate: Annotated[float, Meta(gt=0)] = 0.3  # eta_w
     real_batch: Annotated[int, Meta(ge=1)] = 256  # records of one iteration
     synthetic_optimiser: PixelOptimiser = "adam"
     input_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta
@@ -162,7 +162,8 @@ class FedSynth:
             y = torch.arange(math.prod((*size, *places))) % example.classes
         x = x.reshape(*size, *example.input).to(ctx.task.device, copy=True)
         labels = y.reshape(*size, *places).to(ctx.task.device, torch.int32)
-        return x, free_labels(labels, example.classes) if example.soft else labels
+        # A negative label (padding of a text) asks for nothing; a fixed one must ask for something.
+        return x, free_labels(labels, example.classes) if example.soft else labels.clamp(min=0)
 
     def records(
         self, ctx: ClientContext, number: int, generator: torch.Generator

@@ -9,9 +9,13 @@ _SURE = 0.9  # of its class, where a learnt label starts
 
 
 def free_labels(labels: Tensor, classes: int) -> Tensor:
-    """Free numbers whose softmax is nearly sure of these classes; ``classes`` are added last."""
+    """Free numbers whose softmax is nearly sure of these classes; ``classes`` are added last.
+
+    A negative label asks for nothing (padding of a text): all classes are alike.
+    """
     others = (1 - _SURE) / max(classes - 1, 1)
-    return torch.nn.functional.one_hot(labels.long(), classes).float() * math.log(_SURE / others)
+    sure = torch.nn.functional.one_hot(labels.long().clamp(min=0), classes).float()
+    return sure * (labels >= 0).unsqueeze(-1) * math.log(_SURE / others)
 
 
 def soft_labels(free: Tensor) -> Tensor:
