@@ -17,7 +17,6 @@ brings that back into an average that has drifted. The server has no records: im
 noise, labels as nearly sure classes. alpha is learnt as a logarithm, so it stays above zero.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -27,10 +26,10 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.errors import RequestError
-from fedstill.methods.compression import Example
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.messages import Update, Weights
 from fedstill.steps.arithmetic import norm, scaled, subtract
+from fedstill.steps.examples import Example, noise_examples
 from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
 from fedstill.steps.unroll import Batches, back, sgd_steps, walk
 from fedstill.synthetic import SERVER, SyntheticSet
@@ -135,10 +134,8 @@ class DynaFed(FedAvg):
         example = Example.of(ctx.task, soft=True)
         number = self.images_per_class * example.classes
         generator = ctx.rng.at("images").torch()
-        images = torch.randn(number, *example.input, generator=generator)
-        labels = torch.arange(math.prod((number, *example.label[:-1]))) % example.classes
-        free = free_labels(labels.view(number, *example.label[:-1]), example.classes)
-        return images.to(ctx.task.device), free.to(ctx.task.device)
+        images, labels = noise_examples(ctx.task, example, number, generator)
+        return images, free_labels(labels, example.classes)
 
     def rows(self, number: int, steps: int, stream: torch.Generator) -> Tensor:
         """Which images each step is taken on: a random batch, afresh each time."""

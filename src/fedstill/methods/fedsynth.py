@@ -33,13 +33,14 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.errors import RequestError
-from fedstill.methods.compression import Example
+from fedstill.methods.compression import examples_a_batch
 from fedstill.methods.fedavg import Weighting, client_weights
 from fedstill.methods.messages import MANY, Weights, weights_schema
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import add, subtract, weighted_sum
-from fedstill.steps.classes import Initial, check_images
+from fedstill.steps.classes import Initial
 from fedstill.steps.distil import PixelOptimiser
+from fedstill.steps.examples import Example, noise_examples, record_examples
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
 from fedstill.steps.unroll import Batches, back, sgd_steps, walk
@@ -94,7 +95,7 @@ class FedSynth:
         if self.batch_size is not None:
             return self.batches, self.batch_size
         rate = DEFAULT_COMPRESSION if self.compression is None else self.compression
-        return self.batches, example.a_batch(task, rate, self.batches)
+        return self.batches, examples_a_batch(task, example, rate, self.batches)
 
     def init(self, ctx: ServerContext) -> Weights:
         return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
@@ -146,33 +147,17 @@ class FedSynth:
         return SyntheticBatches(batches, records, before, after), None  # line 9
 
     def start(self, ctx: ClientContext, params: Params) -> tuple[Tensor, Tensor]:
-        """Line 4: inputs, and labels (class numbers, or the free numbers behind distributions).
-
-        From noise, labels go round all classes: nothing is told about the records.
-        """
+        """Line 4: inputs, and labels (class numbers, or the free numbers behind distributions)."""
         example = self.example(ctx.task)
         size = self.size(ctx.task, example)
-        places = example.label[:-1] if example.soft else example.label
         generator = ctx.rng.at("start").torch()
         if self.initial == "real":
-            x, y = self.records(ctx, math.prod(size), generator)
-            x = ctx.task.model.embed(params, x)
+            x, y = record_examples(ctx, params, math.prod(size), generator)
         else:
-            x = torch.randn(math.prod(size), *example.input, generator=generator)
-            y = torch.arange(math.prod((*size, *places))) % example.classes
-        x = x.reshape(*size, *example.input).to(ctx.task.device, copy=True)
-        labels = y.reshape(*size, *places).to(ctx.task.device, torch.int32)
+            x, y = noise_examples(ctx.task, example, math.prod(size), generator)
+        x, labels = x.unflatten(0, size).clone(), y.unflatten(0, size).int()
         # A negative label (padding of a text) asks for nothing; a fixed one must ask for something.
         return x, free_labels(labels, example.classes) if example.soft else labels.clamp(min=0)
-
-    def records(
-        self, ctx: ClientContext, number: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Random records; a client with too few gives every one, and some again."""
-        if ctx.task.model.continuous_shape is None:
-            check_images(ctx)
-        rows = torch.randperm(len(ctx.records), generator=generator)
-        return ctx.records.take(rows.repeat(-(-number // len(rows)))[:number])
 
     def record_gradient(self, ctx: ClientContext, params: Params, rng: Rng) -> tuple[Params, float]:
         """Line 7: gradient and value of the mean loss over a batch of records.
