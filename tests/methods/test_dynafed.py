@@ -11,7 +11,7 @@ from torch import Tensor
 import fedstill
 from fedstill import tree
 from fedstill.data import Scaling
-from fedstill.errors import RequestError
+from fedstill.errors import RequestError, RunError
 from fedstill.methods.dynafed import DynaFed, Dynamics, LearntSet
 from fedstill.methods.fedavg import FedAvg
 from fedstill.models import MLP
@@ -132,6 +132,11 @@ def test_a_trajectory_that_stands_still_stays_finite() -> None:
     learnt = SMALL.learn(CONTEXT, (first, first, first))
     assert torch.isfinite(learnt.images).all()
     assert torch.isfinite(learnt.labels).all()
+
+
+def test_a_set_that_diverges_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(RunError, match=r"lower method.first_rate"):
+        replace(SMALL, first_rate=1e30).learn(CONTEXT, trajectory())
 
 
 def test_a_span_longer_than_the_trajectory_is_refused(tmp_path: Path) -> None:

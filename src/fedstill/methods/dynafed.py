@@ -17,6 +17,7 @@ brings that back into an average that has drifted. The server has no records: im
 noise, labels as nearly sure classes. alpha is learnt as a logarithm, so it stays above zero.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -25,7 +26,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.errors import RequestError
+from fedstill.errors import RequestError, RunError
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.messages import Update, Weights
 from fedstill.steps.arithmetic import norm, scaled, subtract
@@ -161,7 +162,13 @@ class DynaFed(FedAvg):
             end = self.steps_on(ctx.task, first, learnt, self.matching_steps, stream)
             way = max(float(norm(subtract(first, target))), 1e-30)
             shares.append((float(norm(subtract(end, target))) / way) ** 2)
-        return replace(learnt, distance=sum(shares) / len(shares))
+        distance = sum(shares) / len(shares)
+        if not math.isfinite(distance):
+            raise RunError(
+                "the steps on the learnt set diverge; lower method.first_rate, "
+                "method.rate_learning_rate or method.image_learning_rate"
+            )
+        return replace(learnt, distance=distance)
 
     def tuned(self, ctx: ServerContext, average: Params, learnt: LearntSet) -> Params:
         """Line 9."""
