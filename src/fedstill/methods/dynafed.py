@@ -71,7 +71,7 @@ class DynaFed(FedAvg):
     label_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
     first_rate: Annotated[float, Meta(gt=0)] = 0.05  # where alpha starts
     rate_learning_rate: Annotated[float, Meta(ge=0)] = 0.05  # of its logarithm
-    tuning_steps: Annotated[int, Meta(ge=0)] = 50  # T
+    tuning_steps: Annotated[int, Meta(ge=0)] = 20  # T
 
     def __post_init__(self) -> None:
         if self.span > self.trajectory_rounds:
