@@ -180,7 +180,8 @@ class Federation:
             std=data.scaling.std,
             shape=data.shape,
         )
-        self.folder.write_synthetic(synthetic(state, replies), about)
+        if sets := synthetic(state, replies):
+            self.folder.write_synthetic(sets, about)
 
     def _evaluate(self, number: int, state: Any) -> tuple[float | None, float | None]:
         """Accuracy and loss on the test split, in the rounds that have an evaluation."""

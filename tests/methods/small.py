@@ -3,6 +3,14 @@
 from typing import Any
 
 SMALL: dict[str, dict[str, Any]] = {
+    "dynafed": {
+        "trajectory_rounds": 2,
+        "span": 1,
+        "images_per_class": 1,
+        "matching_iterations": 2,
+        "matching_steps": 2,
+        "tuning_steps": 1,
+    },
     "feddm": {"images_per_class": 2, "iterations": 4, "server_epochs": 10, "real_batch": 16},
     "feddualmatch": {
         "images_per_class": 2,
@@ -22,5 +30,6 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "gm": {"images_per_class": 2, "networks": 1, "matching_steps": 2, "server_epochs": 10},
     "local-gm": {"images_per_class": 2, "networks": 1, "matching_steps": 2, "server_epochs": 10},
+    "fedsynth": {"batches": 2, "batch_size": 2, "iterations": 2},
     "real": {"images_per_class": 2, "server_epochs": 10},
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedstill.errors import RequestError
 from fedstill.methods.central import Central
+from fedstill.methods.dynafed import DynaFed
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddm import FedDM
 from fedstill.methods.feddualmatch import FedDualMatch
@@ -13,14 +14,17 @@ from fedstill.methods.fedgloss import FedGloss
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedsgd import FedSGD
+from fedstill.methods.fedsynth import FedSynth
 from fedstill.methods.gm import GM
 from fedstill.methods.local_gm import LocalGM
+from fedstill.methods.random_mask import RandomMask
 from fedstill.methods.real import Real
 from fedstill.methods.scaffold import Scaffold
 from fedstill.registry import import_object, refuse_unknown
 
 METHODS: dict[str, type[Any]] = {
     "central": Central,
+    "dynafed": DynaFed,
     "fedavg": FedAvg,
     "feddm": FedDM,
     "feddualmatch": FedDualMatch,
@@ -28,8 +32,10 @@ METHODS: dict[str, type[Any]] = {
     "fednova": FedNova,
     "fedprox": FedProx,
     "fedsgd": FedSGD,
+    "fedsynth": FedSynth,
     "gm": GM,
     "local-gm": LocalGM,
+    "random-mask": RandomMask,
     "real": Real,
     "scaffold": Scaffold,
 }

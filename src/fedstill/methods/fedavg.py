@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from fedstill.methods.messages import Update, Weights, update_schema, weights_schema
+from fedstill.methods.messages import Counted, Update, Weights, update_schema, weights_schema
 from fedstill.steps.arithmetic import add, subtract, weighted_sum
 from fedstill.steps.local_sgd import local_sgd
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
@@ -27,7 +27,7 @@ from fedstill.wire import Schema
 Weighting = Literal["records", "uniform"]
 
 
-def client_weights(replies: Sequence[Reply[Update]], weighting: Weighting) -> list[float]:
+def client_weights(replies: Sequence[Reply[Counted]], weighting: Weighting) -> list[float]:
     """The share of each client in the average: n_k / n, or the same for all."""
     if weighting == "uniform":
         return [1.0 / len(replies)] * len(replies)

@@ -1,6 +1,7 @@
 """The messages that more than one method sends."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from fedstill.types import Params, Task
 from fedstill.wire import Schema, params_specs
@@ -21,6 +22,13 @@ class Update:
 
     update: Params
     records: int
+
+
+class Counted(Protocol):
+    """A message that says how many records stand behind it."""
+
+    @property
+    def records(self) -> int: ...
 
 
 def weights_schema(task: Task) -> Schema[Weights]:

@@ -1,0 +1,105 @@
+"""Going back through m SGD steps: one large graph against ours, in memory and in time.
+
+The same slopes by inputs and soft labels, on the papers' ConvNet. Each measurement is a process of
+its own; memory is the peak of resident memory above what there was before the steps, time is
+processor time of the quickest of three. "every step" keeps the weights of all steps, "root" those
+before every sqrt(m)-th.
+
+    python benchmarks/unroll.py [--width 128] [--examples 8]
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedstill.data import Scaling
+from fedstill.models import ConvNet
+from fedstill.rng import Rng
+from fedstill.steps.unroll import Batches, back, walk
+from fedstill.types import Params, Task
+
+RATE = 0.01
+
+
+def one_large_graph(task: Task, start: Params, batches: Batches) -> Tensor:
+    x, y = (t.clone().requires_grad_(True) for t in (batches.x, batches.y))
+    weights = {k: v.clone().requires_grad_(True) for k, v in start.items()}
+    for step in range(len(batches)):
+        loss = task.loss(task.model.apply(weights, x[step]), y[step]).mean()
+        slopes = torch.autograd.grad(
+            loss,
+            list(weights.values()),
+            create_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        weights = {k: w - RATE * g for (k, w), g in zip(weights.items(), slopes, strict=True)}
+    total = torch.stack([w.square().sum() for w in weights.values()]).sum() / 2
+    return torch.autograd.grad(total, [x, y])[0]
+
+
+def ours(stride: Callable[[int], int]) -> Callable[[Task, Params, Batches], Tensor]:
+    def slopes(task: Task, start: Params, batches: Batches) -> Tensor:
+        path = walk(task, start, batches, RATE, stride(len(batches)))
+        return back(task, path, batches, RATE, path.end).x
+
+    return slopes
+
+
+WAYS: dict[str, Callable[[Task, Params, Batches], Tensor]] = {
+    "one large graph": one_large_graph,
+    "ours, every step": ours(lambda steps: 1),
+    "ours, root": ours(lambda steps: round(steps**0.5)),
+}
+
+
+def measure(way: str, steps: int, width: int, examples: int) -> None:
+    torch.set_num_threads(1)
+    task = Task(ConvNet((1, 28, 28), 10, width=width), (1, 28, 28), 10, 1, 1, Scaling((), ()))
+    generator = Rng(0).torch()
+    start = task.model.init(generator)
+    x = torch.randn(steps, examples, *task.shape, generator=generator)
+    batches = Batches(x, torch.randn(steps, examples, 10, generator=generator).softmax(-1))
+    warm = Batches(batches.x[:1], batches.y[:1])
+    WAYS[way](task, start, warm)  # what the libraries themselves need
+    before, times = _peak(), []
+    for _ in range(3):
+        begun = time.process_time()
+        found = WAYS[way](task, start, batches)
+        times.append(time.process_time() - begun)
+    grown = _peak() - before
+    print(
+        f"{way:18s} m = {steps:3d}: {grown:7.1f} MB more at the peak, {min(times):6.2f} s", end=""
+    )
+    print(f"  (slope {float(found.norm()):.6g})", flush=True)
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--examples", type=int, default=8)
+    parser.add_argument("--way")
+    parser.add_argument("--steps", type=int)
+    options = parser.parse_args()
+    if options.way:
+        measure(options.way, options.steps, options.width, options.examples)
+        return
+    same = ["--width", str(options.width), "--examples", str(options.examples)]
+    for steps in (4, 16, 64):
+        for way in WAYS:
+            own = ["--way", way, "--steps", str(steps)]
+            subprocess.run([sys.executable, __file__, *own, *same], check=True)
+
+
+if __name__ == "__main__":
+    main()

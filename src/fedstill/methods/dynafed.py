@@ -1,0 +1,202 @@
+"""DynaFed: Pi et al., "DYNAFED: Tackling Client Data Heterogeneity with Global Dynamics",
+CVPR 2023.
+
+    1   server: w_0 <- init
+    2   for each round r = 1, 2, ...:
+    3       FedAvg's round: w_r <- the average of the clients' models
+    4       r = R: the server learns a set S = (images, soft labels, rate alpha) from w_0 .. w_R:
+    5           N times:
+    6               pick i in 0 .. R - L;  w' <- w_i
+    7               s times:  w' <- w' - alpha * gradient of the loss over a batch of S
+    8               S <- S less a step of the slope of |w' - w_{i+L}|^2 / |w_i - w_{i+L}|^2
+    9       r >= R: w_r <- T steps as in line 7 from w_r
+
+The clients do what they do in FedAvg and send what they send there; the set costs no upload. How
+the global model moved tells what the clients' data are like together, and training on the set
+brings that back into an average that has drifted. The server has no records: images start from
+noise, labels as nearly sure classes. alpha is learnt as a logarithm, so it stays above zero.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from fedstill.errors import RequestError, RunError
+from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.messages import Update, Weights
+from fedstill.steps.arithmetic import norm, scaled, subtract
+from fedstill.steps.examples import Example, noise_examples
+from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
+from fedstill.steps.unroll import Batches, back, sgd_steps, walk
+from fedstill.synthetic import SERVER, SyntheticSet
+from fedstill.types import Params, Reply, ServerContext, Task
+
+
+@dataclass(frozen=True)
+class LearntSet:
+    """S, and how far from w_{i+L} its steps end, as a share of the way from w_i (1: no use)."""
+
+    images: Tensor
+    labels: Tensor
+    learning_rate: float
+    distance: float
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """Server state: the weights, and first where they have been, then what was learnt of it."""
+
+    params: Params
+    trajectory: tuple[Params, ...]
+    learnt: LearntSet | None = None
+    fresh: bool = False  # whether it was learnt in this round
+
+
+@dataclass(frozen=True)
+class DynaFed(FedAvg):
+    """FedAvg whose server learns a set from the global model's path, and tunes on it."""
+
+    trajectory_rounds: Annotated[int, Meta(ge=1)] = 8  # R: rounds of plain FedAvg
+    span: Annotated[int, Meta(ge=1)] = 2  # L: rounds that the steps on the set stand for
+    images_per_class: Annotated[int, Meta(ge=1)] = 5
+    matching_iterations: Annotated[int, Meta(ge=1)] = 100  # N
+    matching_steps: Annotated[int, Meta(ge=1)] = 10  # s
+    matching_batch: Annotated[int, Meta(ge=1)] = 50
+    image_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
+    label_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
+    first_rate: Annotated[float, Meta(gt=0)] = 0.05  # where alpha starts
+    rate_learning_rate: Annotated[float, Meta(ge=0)] = 0.05  # of its logarithm
+    tuning_steps: Annotated[int, Meta(ge=0)] = 20  # T
+
+    def __post_init__(self) -> None:
+        if self.span > self.trajectory_rounds:
+            raise RequestError(
+                f"method.span: {self.span} rounds do not fit into a trajectory of "
+                f"{self.trajectory_rounds}; lower it or raise method.trajectory_rounds"
+            )
+
+    def init(self, ctx: ServerContext) -> Dynamics:  # type: ignore[override]
+        first = super().init(ctx).params
+        return Dynamics(first, (first,))  # line 1
+
+    def broadcast(self, ctx: ServerContext, state: Dynamics) -> Weights:  # type: ignore[override]
+        return Weights(state.params)
+
+    def server(  # type: ignore[override]
+        self, ctx: ServerContext, state: Dynamics, replies: Sequence[Reply[Update]]
+    ) -> Dynamics:
+        average = super().server(ctx, Weights(state.params), replies).params  # line 3
+        learnt = state.learnt
+        if learnt is None:
+            trajectory = (*state.trajectory, average)
+            if len(trajectory) <= self.trajectory_rounds:
+                return Dynamics(average, trajectory)
+            learnt = self.learn(ctx, trajectory)  # line 4
+        return Dynamics(self.tuned(ctx, average, learnt), (), learnt, state.learnt is None)
+
+    def learn(self, ctx: ServerContext, trajectory: Sequence[Params]) -> LearntSet:
+        """Lines 5 to 8."""
+        task, stream = ctx.task, ctx.rng.at("matching").torch()
+        images, free = self.start(ctx)
+        log_rate = torch.tensor(self.first_rate).log()
+        optimiser = torch.optim.Adam(
+            [
+                {"params": [images], "lr": self.image_learning_rate},
+                {"params": [free], "lr": self.label_learning_rate},
+                {"params": [log_rate], "lr": self.rate_learning_rate},
+            ]
+        )
+        for iteration in range(self.matching_iterations):
+            i = int(torch.randint(len(trajectory) - self.span, (), generator=stream))  # line 6
+            first, target = trajectory[i], trajectory[i + self.span]
+            rows = self.rows(len(images), self.matching_steps, stream).to(images.device)
+            soft, rate = soft_labels(free), float(log_rate.exp())
+            batches = Batches(images[rows], soft[rows])
+            path = walk(task, first, batches, rate)  # line 7
+            scale = 1 / max(float(norm(subtract(first, target))) ** 2, 1e-30)
+            slope = scaled(subtract(path.end, target), 2 * scale)
+            slopes = back(task, path, batches, rate, slope)  # line 8
+            by_label = _gathered(slopes.y, rows, soft)
+            images.grad = _gathered(slopes.x, rows, images)
+            free.grad = through_softmax(soft, by_label)
+            log_rate.grad = torch.tensor(slopes.learning_rate * rate)
+            optimiser.step()
+            ctx.progress(iteration + 1, self.matching_iterations)
+        learnt = LearntSet(images.detach(), soft_labels(free), float(log_rate.exp()), 0.0)
+        return self.measured(ctx, learnt, trajectory)
+
+    def start(self, ctx: ServerContext) -> tuple[Tensor, Tensor]:
+        """Noise, ``images_per_class`` of every class, and the free numbers behind its labels."""
+        example = Example.of(ctx.task, soft=True)
+        number = self.images_per_class * example.classes
+        generator = ctx.rng.at("images").torch()
+        images, labels = noise_examples(ctx.task, example, number, generator)
+        return images, free_labels(labels, example.classes)
+
+    def rows(self, number: int, steps: int, stream: torch.Generator) -> Tensor:
+        """Which images each step is taken on: a random batch, afresh each time."""
+        batch = min(self.matching_batch, number)
+        orders = [torch.randperm(number, generator=stream)[:batch] for _ in range(steps)]
+        return torch.stack(orders) if orders else torch.zeros(0, batch, dtype=torch.int64)
+
+    def steps_on(
+        self, task: Task, start: Params, learnt: LearntSet, steps: int, stream: torch.Generator
+    ) -> Params:
+        """SGD on the set as in line 7."""
+        rows = self.rows(len(learnt.images), steps, stream).to(learnt.images.device)
+        batches = Batches(learnt.images[rows], learnt.labels[rows])
+        return sgd_steps(task, start, batches, learnt.learning_rate)
+
+    def measured(
+        self, ctx: ServerContext, learnt: LearntSet, trajectory: Sequence[Params]
+    ) -> LearntSet:
+        """The set with its mean distance over all stretches of the trajectory."""
+        stream = ctx.rng.at("measure").torch()
+        shares = []
+        for first, target in zip(trajectory, trajectory[self.span :], strict=False):
+            end = self.steps_on(ctx.task, first, learnt, self.matching_steps, stream)
+            way = max(float(norm(subtract(first, target))), 1e-30)
+            shares.append((float(norm(subtract(end, target))) / way) ** 2)
+        distance = sum(shares) / len(shares)
+        if not math.isfinite(distance):
+            raise RunError(
+                "the steps on the learnt set diverge; lower method.first_rate, "
+                "method.rate_learning_rate or method.image_learning_rate"
+            )
+        return replace(learnt, distance=distance)
+
+    def tuned(self, ctx: ServerContext, average: Params, learnt: LearntSet) -> Params:
+        """Line 9."""
+        stream = ctx.rng.at("tuning").torch()
+        return self.steps_on(ctx.task, average, learnt, self.tuning_steps, stream)
+
+    def params(self, state: Dynamics) -> Params:  # type: ignore[override]
+        return state.params
+
+    def synthetic(
+        self, state: Dynamics, replies: Sequence[Reply[Update]]
+    ) -> dict[int, SyntheticSet]:
+        """The server's set, in the round in which it was learnt, if it is of images."""
+        learnt = state.learnt
+        if learnt is None or not state.fresh or learnt.images[0].dim() != 3:
+            return {}
+        return {SERVER: SyntheticSet(learnt.images, learnt.labels)}
+
+    def report(self, state: Dynamics, replies: Sequence[Reply[Update]]) -> dict[str, float]:
+        """Once there is a set: how well it matches the trajectory, and its learning rate."""
+        if state.learnt is None:
+            return {}
+        return {
+            "matching_distance": state.learnt.distance,
+            "learnt_rate": state.learnt.learning_rate,
+        }
+
+
+def _gathered(slopes: Tensor, rows: Tensor, like: Tensor) -> Tensor:
+    """The slopes of all steps added up by image: one is in the batches of several steps."""
+    return torch.zeros_like(like).index_add_(0, rows.flatten(), slopes.flatten(0, 1))

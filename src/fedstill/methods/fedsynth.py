@@ -1,0 +1,225 @@
+"""FedSynth: Hu et al., "FedSynth: Gradient Compression via Synthetic Data in Federated Learning"
+(2022), as one poster page describes it.
+
+    1   server: w <- init
+    2   for each round:
+    3       send w to the sampled clients
+    4       client k: D <- m batches (x_i, y_i): random records of its own, or noise
+    5       E times:
+    6           w_syn <- ClientUpdate(D; w)
+    7           g <- gradient of F_k(D_k; .) at w_syn, over a batch of its records
+    8           D <- D - eta * (g taken back through line 6)
+    9       client k: send D
+    10      server: w_k <- ClientUpdate(D_k; w) for every k
+    11      server: w <- w + mean_k (w_k - w)
+    12  ClientUpdate(D; w): m times  w <- w - eta_w * gradient of the mean loss over (x_i, y_i)
+
+Client and server run the same line 12, so that the server finds the client's w_syn to the bit
+(with the exact codec and as many threads). With ``labels = "trainable"`` line 8 also moves the
+labels: distributions, the softmax of free numbers. The poster leaves open where D starts, E, the
+learning rates and the batch of line 7; it takes plain gradient steps in line 8 (here ``sgd``).
+
+The size of D follows from a wished ``compression``: weights of the model / numbers in D, a fixed
+label counted as one number, for it travels as four bytes as a float does.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from fedstill.errors import RequestError
+from fedstill.methods.compression import examples_a_batch
+from fedstill.methods.fedavg import Weighting, client_weights
+from fedstill.methods.messages import MANY, Weights, weights_schema
+from fedstill.rng import Rng
+from fedstill.steps.arithmetic import add, subtract, weighted_sum
+from fedstill.steps.classes import Initial
+from fedstill.steps.distil import PixelOptimiser
+from fedstill.steps.examples import Example, noise_examples, record_examples
+from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
+from fedstill.steps.unroll import Batches, back, sgd_steps, walk
+from fedstill.synthetic import SyntheticSet
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.wire import Schema, TensorSpec
+
+DEFAULT_COMPRESSION = 8.0
+
+
+@dataclass(frozen=True)
+class SyntheticBatches:
+    """Up: D, how many records stand behind it (0 where nobody asks), and the mean loss of a
+    batch of them at w and at w_syn."""
+
+    batches: Batches
+    records: int
+    loss_before: float
+    loss_after: float
+
+
+@dataclass(frozen=True)
+class FedSynth:
+    """Clients send synthetic batches; SGD on them gives the server each client's update."""
+
+    compression: Annotated[float, Meta(gt=0)] | None = None  # None: 8, or what batch_size gives
+    batches: Annotated[int, Meta(ge=1)] = 4  # m
+    batch_size: Annotated[int, Meta(ge=1)] | None = None  # None: what compression leaves
+    labels: Literal["fixed", "trainable"] = "fixed"
+    initial: Initial = "real"
+    iterations: Annotated[int, Meta(ge=0)] = 10  # E
+    learning_rate: Annotated[float, Meta(gt=0)] = 0.3  # eta_w
+    real_batch: Annotated[int, Meta(ge=1)] = 256  # records of one iteration
+    synthetic_optimiser: PixelOptimiser = "adam"
+    input_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta
+    label_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
+    weighting: Weighting = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.compression is not None and self.batch_size is not None:
+            raise RequestError(
+                f"method.compression: {self.compression:g} and method.batch_size "
+                f"{self.batch_size} say the same twice; give one of them"
+            )
+
+    def example(self, task: Task) -> Example:
+        """What one synthetic example looks like."""
+        return Example.of(task, soft=self.labels == "trainable")
+
+    def size(self, task: Task, example: Example) -> tuple[int, int]:
+        """The number of batches, and of examples in each."""
+        if self.batch_size is not None:
+            return self.batches, self.batch_size
+        rate = DEFAULT_COMPRESSION if self.compression is None else self.compression
+        return self.batches, examples_a_batch(task, example, rate, self.batches)
+
+    def init(self, ctx: ServerContext) -> Weights:
+        return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
+
+    def init_client(self, task: Task) -> None:
+        return None
+
+    def download(self, task: Task) -> Schema[Weights]:
+        return weights_schema(task)
+
+    def upload(self, task: Task) -> Schema[SyntheticBatches]:
+        example = self.example(task)
+        size = self.size(task, example)
+        label = (*size, *example.label)
+        tensors = {
+            "batches.x": TensorSpec((*size, *example.input)),
+            "batches.y": TensorSpec(label, torch.float32, 0, 1)
+            if example.soft
+            else TensorSpec(label, torch.int32, 0, example.classes - 1),
+        }
+        losses = (0.0, math.inf)
+        numbers = {"loss_before": losses, "loss_after": losses}
+        records = (1, MANY) if self.weighting == "records" else (0, 0)
+        return Schema(SyntheticBatches, tensors, {**numbers, "records": records})
+
+    def broadcast(self, ctx: ServerContext, state: Weights) -> Weights:
+        return state  # line 3
+
+    def client(
+        self, ctx: ClientContext, message: Weights, state: None
+    ) -> tuple[SyntheticBatches, None]:
+        x, labels = self.start(ctx, message.params)  # line 4
+        optimiser = self.optimiser(x, labels)
+        for iteration in range(self.iterations):  # line 5
+            batches = _as_sent(x, labels)
+            path = walk(ctx.task, message.params, batches, self.learning_rate)  # line 6
+            slope, _ = self.record_gradient(ctx, path.end, ctx.rng.at("batch", iteration))  # 7
+            slopes = back(ctx.task, path, batches, self.learning_rate, slope)  # line 8
+            x.grad = slopes.x
+            if labels.is_floating_point():
+                labels.grad = through_softmax(batches.y, slopes.y)
+            optimiser.step()
+            ctx.progress(iteration + 1, self.iterations)
+        batches = _as_sent(x, labels)
+        sample = ctx.rng.at("report")
+        _, before = self.record_gradient(ctx, message.params, sample)
+        _, after = self.record_gradient(ctx, self.recovered(ctx.task, message, batches), sample)
+        records = len(ctx.records) if self.weighting == "records" else 0
+        return SyntheticBatches(batches, records, before, after), None  # line 9
+
+    def start(self, ctx: ClientContext, params: Params) -> tuple[Tensor, Tensor]:
+        """Line 4: inputs, and labels (class numbers, or the free numbers behind distributions)."""
+        example = self.example(ctx.task)
+        size = self.size(ctx.task, example)
+        generator = ctx.rng.at("start").torch()
+        if self.initial == "real":
+            x, y = record_examples(ctx, params, math.prod(size), generator)
+        else:
+            x, y = noise_examples(ctx.task, example, math.prod(size), generator)
+        x, labels = x.unflatten(0, size).clone(), y.unflatten(0, size).int()
+        # A negative label (padding of a text) asks for nothing; a fixed one must ask for something.
+        return x, free_labels(labels, example.classes) if example.soft else labels.clamp(min=0)
+
+    def record_gradient(self, ctx: ClientContext, params: Params, rng: Rng) -> tuple[Params, float]:
+        """Line 7: gradient and value of the mean loss over a batch of records.
+
+        Beside ``initial = "real"`` the only place that reads records.
+        """
+        rows = torch.randperm(len(ctx.records), generator=rng.torch())[: self.real_batch]
+        x, y = ctx.records.take(rows)
+        weights = tracked(params)
+        gradient, loss = batch_gradient(ctx.task, weights, x, y)
+        return dict(zip(weights, gradient, strict=True)), float(loss)
+
+    def optimiser(self, x: Tensor, labels: Tensor) -> torch.optim.Optimizer:
+        """What moves D in line 8."""
+        groups: list[dict[str, Any]] = [{"params": [x], "lr": self.input_learning_rate}]
+        if labels.is_floating_point():
+            groups.append({"params": [labels], "lr": self.label_learning_rate})
+        if self.synthetic_optimiser == "adam":
+            return torch.optim.Adam(groups)
+        return torch.optim.SGD(groups)
+
+    def recovered(self, task: Task, down: Weights, batches: Batches) -> Params:
+        """Line 12: ClientUpdate, by whoever asks."""
+        return sgd_steps(task, down.params, batches, self.learning_rate)
+
+    def server(
+        self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[SyntheticBatches]]
+    ) -> Weights:
+        updates = [
+            subtract(self.recovered(ctx.task, state, reply.message.batches), state.params)
+            for reply in replies  # line 10
+        ]
+        shares = client_weights(replies, self.weighting)
+        return Weights(add(state.params, weighted_sum(updates, shares)))  # line 11
+
+    def params(self, state: Weights) -> Params:
+        return state.params
+
+    def synthetic(
+        self, state: Weights, replies: Sequence[Reply[SyntheticBatches]]
+    ) -> dict[int, SyntheticSet]:
+        """The sets of this round, for the run folder, if they are images."""
+        sets = {reply.client: reply.message.batches for reply in replies}
+        return {
+            client: SyntheticSet(own.x.flatten(0, 1), own.labels.flatten(0, 1))
+            for client, own in sets.items()
+            if own.x[0, 0].dim() == 3
+        }
+
+    def report(
+        self, state: Weights, replies: Sequence[Reply[SyntheticBatches]]
+    ) -> dict[str, float]:
+        """The rate that was achieved, by the bytes of the tensors sent, and the clients' mean
+        loss at w and at w_syn."""
+        sent = replies[0].message.batches
+        whole = sum(w.numel() * w.element_size() for w in state.params.values())
+        return {
+            "compression": whole / sum(t.numel() * t.element_size() for t in (sent.x, sent.y)),
+            "loss_before": sum(r.message.loss_before for r in replies) / len(replies),
+            "loss_after": sum(r.message.loss_after for r in replies) / len(replies),
+        }
+
+
+def _as_sent(x: Tensor, labels: Tensor) -> Batches:
+    return Batches(x.detach(), soft_labels(labels) if labels.is_floating_point() else labels)

@@ -1,0 +1,116 @@
+"""Random masking: the sparsifying baseline of Hu et al., "FedSynth: Gradient Compression via
+Synthetic Data in Federated Learning" (2022), after Konecny et al., "Federated Learning:
+Strategies for Improving Communication Efficiency" (2016).
+
+    1   server: w <- init
+    2   for each round:
+    3       send w and a fresh mask seed to the sampled clients
+    4       client k: u <- FedAvg's update from w
+    5       client k: M_k <- a random 1/rate of the coordinates, from the mask seed and k
+    6       client k: send the values u[M_k], and n_k
+    7       server: M_k from the seed again;  u'_k <- u[M_k] * rate at M_k, 0 elsewhere
+    8       server: w <- w + sum_k (n_k / n) u'_k
+
+Positions never travel: both sides draw them from the seed. Times the rate, the expectation of
+u'_k over the masks is u. Each client has a mask of its own, so that their errors average out.
+With rate 1 it is FedAvg.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from fedstill.methods.compression import coordinates
+from fedstill.methods.fedavg import FedAvg, client_weights
+from fedstill.methods.messages import MANY, Weights
+from fedstill.rng import Rng
+from fedstill.steps.arithmetic import add, scaled, subtract, weighted_sum
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.wire import Schema, TensorSpec, params_specs
+
+_SEEDS = 2**53  # every whole number below it survives whoever reads numbers as doubles
+
+
+@dataclass(frozen=True)
+class SeededWeights:
+    """Down: the weights, and what this round's masks are drawn from."""
+
+    params: Params
+    mask_seed: int
+
+
+@dataclass(frozen=True)
+class MaskedUpdate:
+    """Up: the update's values at the mask's coordinates, in their order."""
+
+    values: Tensor
+    records: int
+
+
+def draw_mask(seed: int, client: int, size: int, kept: int) -> Tensor:
+    """``kept`` of ``size`` coordinates, ascending; each subset is as likely as any other."""
+    generator = Rng(seed).at("mask", client).torch()
+    return torch.randperm(size, generator=generator)[:kept].sort().values
+
+
+@dataclass(frozen=True)
+class RandomMask(FedAvg):
+    """FedAvg that sends a random part of each update's coordinates."""
+
+    compression: Annotated[float, Meta(ge=1)] = 8.0  # rate: one coordinate in so many travels
+
+    def kept(self, task: Task) -> int:
+        """How many coordinates travel."""
+        return coordinates(task, self.compression)
+
+    def download(self, task: Task) -> Schema[SeededWeights]:  # type: ignore[override]
+        return Schema(SeededWeights, params_specs(task, "params"), {"mask_seed": (0, _SEEDS)})
+
+    def upload(self, task: Task) -> Schema[MaskedUpdate]:  # type: ignore[override]
+        return Schema(
+            MaskedUpdate, {"values": TensorSpec((self.kept(task),))}, {"records": (1, MANY)}
+        )
+
+    def broadcast(self, ctx: ServerContext, state: Weights) -> SeededWeights:  # type: ignore[override]
+        return SeededWeights(state.params, self.mask_seed(ctx))  # line 3
+
+    def mask_seed(self, ctx: ServerContext) -> int:
+        """This round's, the same whenever it is asked for."""
+        return int(ctx.rng.at("mask").numpy().integers(_SEEDS))
+
+    def client(  # type: ignore[override]
+        self, ctx: ClientContext, message: SeededWeights, state: None
+    ) -> tuple[MaskedUpdate, None]:
+        update = subtract(self.train(ctx, message.params), message.params)  # line 4
+        vector = torch.cat([part.flatten() for part in update.values()])
+        mask = draw_mask(message.mask_seed, ctx.client, len(vector), self.kept(ctx.task))  # 5
+        return MaskedUpdate(vector[mask.to(vector.device)], len(ctx.records)), None  # line 6
+
+    def server(  # type: ignore[override]
+        self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[MaskedUpdate]]
+    ) -> Weights:
+        seed = self.mask_seed(ctx)
+        updates = [
+            self.unmasked(ctx.task, reply.message.values, seed, reply.client) for reply in replies
+        ]
+        shares = client_weights(replies, self.weighting)
+        return Weights(add(state.params, weighted_sum(updates, shares)))  # line 8
+
+    def unmasked(self, task: Task, values: Tensor, seed: int, client: int) -> Params:
+        """Line 7: an unbiased estimate of the client's update."""
+        size = task.model.size
+        mask = draw_mask(seed, client, size, len(values)).to(values.device)
+        vector = values.new_zeros(size).index_copy(0, mask, values)
+        parts = vector.split([torch.Size(shape).numel() for shape in task.model.shapes.values()])
+        shapes = task.model.shapes.items()
+        update = {name: part.view(shape) for (name, shape), part in zip(shapes, parts, strict=True)}
+        return scaled(update, size / len(values))
+
+    def report(self, state: Weights, replies: Sequence[Reply[MaskedUpdate]]) -> dict[str, float]:
+        """The rate that was achieved: floats of a whole update against floats sent."""
+        size = sum(part.numel() for part in state.params.values())
+        return {"compression": size / len(replies[0].message.values)}

@@ -1,0 +1,178 @@
+"""SGD steps that can be gone back through: how a loss at their end depends on the batches.
+
+    w_{i+1} = w_i - eta grad_w L(x_i, y_i; w_i)          i = 0 .. m-1
+
+One automatic differentiation of all m steps would keep m graphs alive. Here the weights are kept
+and each step's graph is built again on the way back. With v the slope of the loss at w_{i+1}:
+
+    d x_i  = -eta grad_x <grad_w L, v>        d y_i the same, for labels that are distributions
+    d eta += -<grad_w L, v>
+    v     <- v - eta grad_w <grad_w L, v>     the slope at w_i
+
+Memory: one chunk's graph and m vectors of weights; where these would pass ``KEPT_BYTES``, the
+weights before every sqrt(m)-th step only, and the steps between are taken again (2 sqrt(m)
+vectors, one more pass forward). Either way the result has the same bits.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedstill.steps.gradient import tracked
+from fedstill.types import Params, Task
+
+KEPT_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batches for ``len`` steps: inputs [m, b, ...], and labels [m, b, ...] with them.
+
+    Inputs are real-valued, what the model's ``apply_continuous`` takes. Labels are class numbers
+    or distributions over the classes.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels as losses take them: class numbers travel in fewer bytes."""
+        return self.y if self.y.is_floating_point() else self.y.long()
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """The batch of this step, in memory of its own: the same alignment, the same rounding."""
+        return self.x[step].clone(), self.labels[step].clone()
+
+
+@dataclass(frozen=True)
+class Path:
+    """Steps that were taken: the weights before every ``stride``-th of them, and at the end."""
+
+    kept: tuple[Params, ...]
+    stride: int
+    end: Params
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Of a loss at the end of a path. ``y`` is zero where labels are class numbers."""
+
+    x: Tensor
+    y: Tensor
+    learning_rate: float
+    start: Params
+
+
+def sgd_steps(task: Task, start: Params, batches: Batches, learning_rate: float) -> Params:
+    """The weights after one plain SGD step on each batch. The same bits as ``walk(...).end``."""
+    weights = start
+    for step in range(len(batches)):
+        weights = _step(task, weights, batches, step, learning_rate)
+    return weights
+
+
+def walk(
+    task: Task, start: Params, batches: Batches, learning_rate: float, stride: int | None = None
+) -> Path:
+    """The same steps, with what ``back`` needs. ``stride``: by the memory that is to be kept."""
+    stride = stride or _stride(start, len(batches))
+    weights, kept = start, []
+    for step in range(len(batches)):
+        if step % stride == 0:
+            kept.append(weights)
+        weights = _step(task, weights, batches, step, learning_rate)
+    return Path(tuple(kept), stride, weights)
+
+
+def back(task: Task, path: Path, batches: Batches, learning_rate: float, slope: Params) -> Slopes:
+    """The slopes of a loss whose slope at the path's end is ``slope``."""
+    slopes_x = torch.zeros_like(batches.x)
+    soft = batches.y.is_floating_point()
+    slopes_y = torch.zeros_like(batches.y, dtype=batches.y.dtype if soft else batches.x.dtype)
+    rate = 0.0
+    for first, weights in reversed(list(enumerate(path.kept))):
+        steps = range(first * path.stride, min((first + 1) * path.stride, len(batches)))
+        before = [weights]
+        for step in steps[:-1]:
+            before.append(_step(task, before[-1], batches, step, learning_rate))
+        for step in reversed(steps):
+            x, y = batches.at(step)
+            own_x, own_y, own_w, along = _second_order(task, before.pop(), x, y, slope)
+            slopes_x[step] = own_x.mul_(-learning_rate)
+            if soft:
+                slopes_y[step] = own_y.mul_(-learning_rate)
+            rate -= along
+            slope = {k: torch.sub(v, own_w[k], alpha=learning_rate) for k, v in slope.items()}
+    return Slopes(slopes_x, slopes_y, rate, slope)
+
+
+def _stride(weights: Params, steps: int) -> int:
+    size = sum(w.numel() * w.element_size() for w in weights.values())
+    return 1 if steps * size <= KEPT_BYTES else math.isqrt(max(steps - 1, 0)) + 1
+
+
+def _step(task: Task, weights: Params, batches: Batches, step: int, learning_rate: float) -> Params:
+    """One plain SGD step. Client and server both come through here."""
+    x, y = batches.at(step)
+    leaves = tracked(weights)
+    total = {k: torch.zeros_like(w) for k, w in weights.items()}
+    for part, labels in _chunks(task, x, y):
+        loss = _share(task, leaves, part, labels, len(x))
+        # A weight that plays no part (a bias before an instance norm) has gradient zero.
+        gradient = torch.autograd.grad(
+            loss, list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+        for sum_so_far, own in zip(total.values(), gradient, strict=True):
+            sum_so_far.add_(own)
+    return {k: torch.sub(w, total[k], alpha=learning_rate) for k, w in weights.items()}
+
+
+def _second_order(
+    task: Task, weights: Params, x: Tensor, y: Tensor, v: Params
+) -> tuple[Tensor, Tensor, Params, float]:
+    """Slopes of <grad_w L, v> by inputs, labels and weights, and its value; L is a mean, so the
+    chunks add up."""
+    slopes_x, slopes_y = torch.zeros_like(x), torch.zeros_like(y)
+    slopes_w = {k: torch.zeros_like(w) for k, w in weights.items()}
+    value = 0.0
+    rows = 0
+    for part, labels in _chunks(task, x, y):
+        leaves, own = tracked(weights), slice(rows, rows + len(part))
+        part = part.detach().requires_grad_(True)
+        inputs = [part, *leaves.values()]
+        if labels.is_floating_point():
+            labels = labels.detach().requires_grad_(True)
+            inputs.append(labels)
+        loss = _share(task, leaves, part, labels, len(x))
+        gradient = torch.autograd.grad(
+            loss, list(leaves.values()), create_graph=True, allow_unused=True
+        )
+        pairs = zip(gradient, v.values(), strict=True)
+        along = torch.stack([(g * slope).sum() for g, slope in pairs if g is not None]).sum()
+        slopes = torch.autograd.grad(along, inputs, allow_unused=True, materialize_grads=True)
+        slopes_x[own] = slopes[0]
+        for sum_so_far, slope in zip(slopes_w.values(), slopes[1:], strict=False):
+            sum_so_far.add_(slope)
+        if labels.is_floating_point():
+            slopes_y[own] = slopes[-1]
+        value += float(along.detach())
+        rows += len(part)
+    return slopes_x, slopes_y, slopes_w, value
+
+
+def _share(task: Task, weights: Params, x: Tensor, y: Tensor, of: int) -> Tensor:
+    """This chunk's part of the mean loss over a batch of ``of`` inputs."""
+    return task.loss(task.model.apply_continuous(weights, x), y).mean() * (len(x) / of)
+
+
+def _chunks(task: Task, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Parts that stay in the processor's cache, and keep a graph small."""
+    size = task.model.chunk
+    return zip(x.split(size), y.split(size), strict=True)
