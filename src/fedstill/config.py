@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import torch
 from msgspec import Meta
 
-from fedstill.data import SOURCES, DataSettings, parse_partition
+from fedstill.data import SOURCES, CorruptSettings, DataSettings, parse_partition
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import find_method
 from fedstill.models import DEFAULT_MODEL, Model, build_own, find_model
@@ -69,6 +69,7 @@ class Experiment:
     seed: Annotated[int, Meta(ge=0)] = 0
     eval_every: Annotated[int, Meta(ge=1)] = 1
     device: str = "cpu"
+    corrupt: CorruptSettings = field(default_factory=CorruptSettings)
     wire: WireSettings = field(default_factory=WireSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
 

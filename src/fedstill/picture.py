@@ -3,7 +3,7 @@
 For every client and round a sheet with a row a class, twice: *clipped* (the scaling undone, values
 outside 0..1 cut off: what the pixels mean) and *stretched* (each image from its own darkest to its
 own brightest value: what the pixels hide). For every round an overview: classes down, clients
-across, one image of each.
+across, one image of each. A set that the server distilled alone is its own overview.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 from fedstill.data.pen import SCALE, Pen, fitted, text_width
 from fedstill.errors import RequestError
 from fedstill.files import replacing
-from fedstill.synthetic import StoredSet, load_set
+from fedstill.synthetic import SERVER, StoredSet, load_set
 
 _INK, _SOFT, _PAPER, _EMPTY = "#1f2937", "#6b7280", "#ffffff", "#f1f3f5"
 _MARGIN, _GAP, _HEAD, _PANEL_HEAD = 24.0, 3.0, 56.0, 22.0
@@ -68,15 +68,19 @@ def show(run_folder: Path, out: Path | None = None) -> list[Path]:
 
 
 def draw_round(stored: StoredSet, out: Path) -> list[Path]:
-    """An overview and a sheet for each client."""
+    """An overview and a sheet for each client; one sheet where the server alone has a set."""
     if len(stored.about.shape) != 3:
         shape = "x".join(map(str, stored.about.shape))
         raise RequestError(f"{stored.about.data}: inputs of shape {shape} are not pictures")
     stem = f"round-{stored.about.round:04d}"
     clients: list[int] = stored.clients.unique().tolist()
-    sheets = {f"{stem}.png": _overview(stored, clients)}
-    for client in clients:
-        sheets[f"{stem}-client-{client:03d}.png"] = _client(stored, client)
+    if clients == [SERVER]:
+        sheets = {f"{stem}.png": _client(stored, SERVER)}
+    else:
+        sheets = {f"{stem}.png": _overview(stored, clients)}
+        for client in clients:
+            name = "server" if client == SERVER else f"client-{client:03d}"
+            sheets[f"{stem}-{name}.png"] = _client(stored, client)
     for name, sheet in sheets.items():
         with replacing(out / name) as temporary:
             _drawn(stored, sheet).save(temporary, format="PNG", optimize=True)
@@ -96,7 +100,7 @@ def _client(stored: StoredSet, client: int) -> _Sheet:
         (own & (labels == label)).nonzero().flatten().tolist()[:_MOST_ACROSS] for label in held
     ]
     return _Sheet(
-        f"Client {client}, round {about.round}",
+        f"{_owner(client)}, round {about.round}",
         f"{about.method} on {about.data}: {int(own.sum())} images, {len(held)} classes",
         [about.class_names[label] for label in held],
         cells,
@@ -117,8 +121,12 @@ def _overview(stored: StoredSet, clients: Sequence[int]) -> _Sheet:
         "one of each class, clients across",
         about.class_names,
         cells,
-        [str(c) for c in shown],
+        ["server" if c == SERVER else str(c) for c in shown],
     )
+
+
+def _owner(client: int) -> str:
+    return "The server's set" if client == SERVER else f"Client {client}"
 
 
 def _drawn(stored: StoredSet, sheet: _Sheet) -> Image.Image:

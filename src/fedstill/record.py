@@ -82,6 +82,7 @@ class Summary:
     partition_sha256: str
     experiment_sha256: str  # of the settings, the scaling and the network: what decides the bits
     version: str
+    details: dict[str, float] = field(default_factory=dict)  # of the round that was measured last
 
     def after(self, history: "Sequence[RoundMetrics]", status: str) -> "Summary":
         """The same run after these rounds."""
@@ -94,6 +95,7 @@ class Summary:
                 (m.accuracy for m in measured if m.accuracy is not None), default=None
             ),
             loss=measured[-1].loss if measured else None,
+            details=measured[-1].details if measured else {},
             up_bytes=sum(m.up_bytes for m in history),
             down_bytes=sum(m.down_bytes for m in history),
             seconds=sum(m.seconds for m in history),

@@ -1,7 +1,8 @@
 """Synthetic sets: what methods of this kind send, and the files that runs keep of them.
 
 A run keeps one safetensors file a round, ``synthetic/round-0005.safetensors``, with the images of
-all clients: ``images``, ``labels``, ``client`` (one entry a row each) and a description.
+all clients: ``images``, ``labels``, ``client`` (one entry a row each) and a description. A set that
+the server itself distilled is stored as that of client ``SERVER``, -1.
 
     >>> stored = load_set("runs/feddm-digits-001/synthetic/round-0005.safetensors")
     >>> stored.images.shape, stored.of(3).labels, stored.about.class_names
@@ -21,6 +22,8 @@ from fedstill.errors import RequestError
 from fedstill.files import write_atomically
 from fedstill.types import Task
 from fedstill.wire import TensorSpec
+
+SERVER = -1  # whose images those are that the server distilled
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def _complaint(stored: StoredSet) -> str | None:
     specs = {
         "images": (stored.images, TensorSpec((rows, *about.shape))),
         "labels": (stored.labels, labels),
-        "client": (stored.clients, TensorSpec((rows,), torch.int32, low=0)),
+        "client": (stored.clients, TensorSpec((rows,), torch.int32, low=SERVER)),
     }
     for name, (tensor, spec) in specs.items():
         complaint = spec.complaint(tensor)

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedstill.errors import RequestError
 from fedstill.methods.central import Central
+from fedstill.methods.distdd import DistDD
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddm import FedDM
 from fedstill.methods.feddualmatch import FedDualMatch
@@ -18,6 +19,7 @@ from fedstill.registry import import_object, refuse_unknown
 
 METHODS: dict[str, type[Any]] = {
     "central": Central,
+    "distdd": DistDD,
     "fedavg": FedAvg,
     "feddm": FedDM,
     "feddualmatch": FedDualMatch,
