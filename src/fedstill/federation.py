@@ -1,11 +1,12 @@
 """The rounds of a federation, the same for every method and every engine."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedstill import tree, wire
+from fedstill.defence import Verdict, judge
 from fedstill.engine.client import Answer, Work
 from fedstill.engine.local import Engine
 from fedstill.engine.threads import threads
@@ -70,10 +71,12 @@ class Federation:
         states = self.folder.checkpoints
         works = [Work(number, client, down, states.client(client)) for client in clients]
         answers = self._collect(engine, works)
-        replies, failed = self._accept(answers, clients)
+        received, failed = self._accept(answers, clients)
+        verdicts = self._judge(context, received)
+        replies = self._trusted(received, verdicts)
         state = method.server(context, self.state, replies)
         measured = self._evaluate(context, state)
-        self._keep_synthetic(number, state, replies)
+        self._keep_synthetic(number, state, received)
         report = getattr(method, "report", None)  # a method may have numbers of its own
         metrics = RoundMetrics(
             round=number,
@@ -86,6 +89,7 @@ class Federation:
             clients=[reply.client for reply in replies],
             failed=failed,
             details=(report(state, replies) if report else {}) | measured.details,
+            defence=verdicts,
         )
         self._commit(metrics, state, answers)
         return metrics
@@ -96,7 +100,7 @@ class Federation:
         changed = {
             answer.client: answer.state
             for answer in answers
-            if answer.client in metrics.clients and answer.state is not None
+            if answer.client not in metrics.failed and answer.state is not None
         }
         self.folder.add_metrics(metrics)
         self.folder.checkpoints.save(metrics.round, tree.dump(state), changed)
@@ -150,6 +154,30 @@ class Federation:
                 f"quorum is {needed}; client {client}: {reason}"
             )
         return replies, failed
+
+    def _judge(self, context: ServerContext, replies: Sequence[Reply[Any]]) -> dict[int, Verdict]:
+        """What the defence thinks of the clients' sets, if there is one."""
+        settings, method = self.setup.experiment.defence, self.setup.method
+        if settings.mode == "off":
+            return {}
+        sets = method.synthetic(self.state, replies)
+        params, rng = method.params(self.state), context.rng.at("defence")
+        verdicts = judge(context.task, params, sets, settings, rng)
+        for client, verdict in verdicts.items():
+            if verdict.trust < 1:
+                how = "dropped" if settings.mode == "drop" else f"trusted {verdict.trust:.0%}"
+                self.observer.note(
+                    f"round {context.round}: client {client} is {how}: {verdict.reason}"
+                )
+        return verdicts
+
+    def _trusted(
+        self, replies: Sequence[Reply[Any]], verdicts: Mapping[int, Verdict]
+    ) -> list[Reply[Any]]:
+        """The replies with the trust that they have earned, without those that have none."""
+        trusts = {client: verdict.trust for client, verdict in verdicts.items()}
+        judged = [replace(reply, trust=trusts.get(reply.client, 1.0)) for reply in replies]
+        return [reply for reply in judged if reply.trust > 0]
 
     def _keep_synthetic(self, number: int, state: Any, replies: Sequence[Reply[Any]]) -> None:
         """Keep the clients' synthetic sets, if the method makes such."""

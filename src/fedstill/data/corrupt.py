@@ -32,7 +32,9 @@ def derangement(classes: int, rng: Rng) -> Tensor:
     Drawn until none stays: about three draws, however many classes there are.
     """
     if classes < 2:
-        raise RequestError("corrupt.share: with a single class there is no wrong label; set it to 0")
+        raise RequestError(
+            "corrupt.share: with a single class there is no wrong label; set it to 0"
+        )
     generator = rng.torch()
     while True:
         drawn = torch.randperm(classes, generator=generator)

@@ -80,10 +80,10 @@ class DistDD(Aggregating):
     images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 100
     real_batch: Annotated[int, Meta(ge=1)] = 256  # records of a class behind one gradient
     steps_s: Annotated[int, Meta(ge=1)] = 10
-    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta_s
+    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 0.5  # eta_s
     pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5  # within a round
-    steps_theta: Annotated[int, Meta(ge=0)] = 10
-    theta_learning_rate: Annotated[float, Meta(gt=0)] = 0.01
+    steps_theta: Annotated[int, Meta(ge=0)] = 20
+    theta_learning_rate: Annotated[float, Meta(gt=0)] = 0.02
     theta_batch: Annotated[int, Meta(ge=1)] = 256
     restart_every: Annotated[int, Meta(ge=0)] = 0  # 0: never
     mse_weight: Annotated[float, Meta(ge=0)] = 0.0

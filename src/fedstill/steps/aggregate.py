@@ -116,6 +116,4 @@ def _krum_scores(flat: Sequence[Tensor], nearest: int) -> list[float]:
     for i, a in enumerate(flat):
         for j, b in enumerate(flat[:i]):
             apart[i][j] = apart[j][i] = float((a - b).square().sum())
-    return [
-        math.fsum(sorted(row[:i] + row[i + 1 :])[:nearest]) for i, row in enumerate(apart)
-    ]
+    return [math.fsum(sorted(row[:i] + row[i + 1 :])[:nearest]) for i, row in enumerate(apart)]
