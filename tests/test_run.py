@@ -52,6 +52,9 @@ def test_the_run_folder_is_as_documented(tmp_path: Path) -> None:
         "momentum": 0.0,
         "weight_decay": 0.0,
         "weighting": "records",
+        "aggregate": "mean",
+        "trim": 0.1,
+        "byzantine": 1,
     }
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 import torch
 from msgspec import Meta
 
-from fedstill.data import SOURCES, DataSettings, parse_partition
+from fedstill.data import SOURCES, CorruptSettings, DataSettings, parse_partition
+from fedstill.defence import DefenceSettings
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import find_method
 from fedstill.models import DEFAULT_MODEL, Model, build_own, find_model
@@ -69,6 +70,8 @@ class Experiment:
     seed: Annotated[int, Meta(ge=0)] = 0
     eval_every: Annotated[int, Meta(ge=1)] = 1
     device: str = "cpu"
+    corrupt: CorruptSettings = field(default_factory=CorruptSettings)
+    defence: DefenceSettings = field(default_factory=DefenceSettings)
     wire: WireSettings = field(default_factory=WireSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
 
@@ -125,6 +128,7 @@ def resolve(request: Mapping[str, Any], own_method: Any = None) -> Experiment:
         data=_lasting(experiment.data),
     )
     parse_partition(experiment.partition)
+    _check_defence(experiment, own_method)
     check_codec(experiment.wire.up, "wire.up")
     check_codec(experiment.wire.down, "wire.down")
     return experiment
@@ -154,6 +158,17 @@ def _full_method(experiment: Experiment, own_method: Any) -> Table:
     method = own_method or experiment.build_method()
     settings = without_none(as_table(method))
     return {"name": experiment.method["name"], **settings}
+
+
+def _check_defence(experiment: Experiment, own_method: Any) -> None:
+    method = own_method or find_method(experiment.method["name"])
+    if experiment.defence.mode != "off" and not getattr(method, "sends_sets", False):
+        name, vectors = experiment.method["name"], hasattr(method, "aggregate")
+        remedy = "set method.aggregate = 'median' instead" if vectors else "leave it out"
+        raise RequestError(
+            f"defence.mode = '{experiment.defence.mode}': the clients of {name} send no synthetic "
+            f"sets that could be judged; {remedy}"
+        )
 
 
 def _full_model(experiment: Experiment) -> Table:

@@ -1,14 +1,12 @@
 """The rounds of a federation, the same for every method and every engine."""
 
-import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from fedstill import tree, wire
+from fedstill.defence import Verdict, judge
 from fedstill.engine.client import Answer, Work
 from fedstill.engine.local import Engine
 from fedstill.engine.threads import threads
@@ -18,7 +16,7 @@ from fedstill.record import RoundMetrics, RunFolder
 from fedstill.setup import Setup
 from fedstill.steps.gradient import evaluate
 from fedstill.synthetic import About
-from fedstill.types import Reply, ServerContext
+from fedstill.types import Evaluation, Reply, ServerContext
 
 
 @dataclass
@@ -39,17 +37,6 @@ class Federation:
     def pooled(self) -> bool:
         """A centralised method: there is no network, so nothing on it is counted."""
         return bool(getattr(self.setup.method, "pooled", False))
-
-    @property
-    def _with_records(self) -> list[int]:
-        clients: list[int] = self.setup.partition.sizes.nonzero().flatten().tolist()
-        return clients
-
-    @property
-    def clients_a_round(self) -> int:
-        """How many clients are sampled: at least one."""
-        share = self.setup.experiment.participation * len(self._with_records)
-        return max(1, round(share))
 
     def begin(self) -> None:
         """Start from the newest whole checkpoint, or from the beginning where there is none."""
@@ -84,22 +71,25 @@ class Federation:
         states = self.folder.checkpoints
         works = [Work(number, client, down, states.client(client)) for client in clients]
         answers = self._collect(engine, works)
-        replies, failed = self._accept(answers, clients)
+        received, failed = self._accept(answers, clients)
+        verdicts = self._judge(context, received)
+        replies = self._trusted(received, verdicts)
         state = method.server(context, self.state, replies)
-        accuracy, loss = self._evaluate(number, state)
-        self._keep_synthetic(number, state, replies)
+        measured = self._evaluate(context, state)
+        self._keep_synthetic(number, state, received)
         report = getattr(method, "report", None)  # a method may have numbers of its own
         metrics = RoundMetrics(
             round=number,
-            accuracy=accuracy,
-            loss=loss,
+            accuracy=measured.accuracy,
+            loss=measured.loss,
             up_bytes=0 if self.pooled else sum(len(a.message) for a in answers),
             down_bytes=0 if self.pooled else len(down) * len(clients),
             seconds=time.monotonic() - begun,
             epsilon=None,
             clients=[reply.client for reply in replies],
             failed=failed,
-            details=report(state, replies) if report else {},
+            details=(report(state, replies) if report else {}) | measured.details,
+            defence=verdicts,
         )
         self._commit(metrics, state, answers)
         return metrics
@@ -110,7 +100,7 @@ class Federation:
         changed = {
             answer.client: answer.state
             for answer in answers
-            if answer.client in metrics.clients and answer.state is not None
+            if answer.client not in metrics.failed and answer.state is not None
         }
         self.folder.add_metrics(metrics)
         self.folder.checkpoints.save(metrics.round, tree.dump(state), changed)
@@ -120,9 +110,9 @@ class Federation:
 
     def _sample(self, number: int) -> list[int]:
         """Clients of this round, by a stream of its own; one without records is never asked."""
-        candidates = self._with_records
+        candidates = self.setup.clients_with_records
         generator = self.setup.rng.at("round", number, "sampling").numpy()
-        chosen = generator.choice(len(candidates), self.clients_a_round, replace=False)
+        chosen = generator.choice(len(candidates), self.setup.clients_a_round, replace=False)
         return sorted(candidates[i] for i in chosen)
 
     def _server_context(self, number: int) -> ServerContext:
@@ -156,7 +146,7 @@ class Federation:
                 replies.append(Reply(answer.client, message))
             except WireError as error:
                 failed[answer.client] = f"refused: {error}"
-        needed = max(1, math.ceil(experiment.quorum * len(clients) - 1e-9))
+        needed = self.setup.quorum
         if len(replies) < needed:
             client, reason = next(iter(failed.items()))
             raise RunError(
@@ -164,6 +154,30 @@ class Federation:
                 f"quorum is {needed}; client {client}: {reason}"
             )
         return replies, failed
+
+    def _judge(self, context: ServerContext, replies: Sequence[Reply[Any]]) -> dict[int, Verdict]:
+        """What the defence thinks of the clients' sets, if there is one."""
+        settings, method = self.setup.experiment.defence, self.setup.method
+        if settings.mode == "off":
+            return {}
+        sets = method.synthetic(self.state, replies)
+        params, rng = method.params(self.state), context.rng.at("defence")
+        verdicts = judge(context.task, params, sets, settings, rng)
+        for client, verdict in verdicts.items():
+            if verdict.trust < 1:
+                how = "dropped" if settings.mode == "drop" else f"trusted {verdict.trust:.0%}"
+                self.observer.note(
+                    f"round {context.round}: client {client} is {how}: {verdict.reason}"
+                )
+        return verdicts
+
+    def _trusted(
+        self, replies: Sequence[Reply[Any]], verdicts: Mapping[int, Verdict]
+    ) -> list[Reply[Any]]:
+        """The replies with the trust that they have earned, without those that have none."""
+        trusts = {client: verdict.trust for client, verdict in verdicts.items()}
+        judged = [replace(reply, trust=trusts.get(reply.client, 1.0)) for reply in replies]
+        return [reply for reply in judged if reply.trust > 0]
 
     def _keep_synthetic(self, number: int, state: Any, replies: Sequence[Reply[Any]]) -> None:
         """Keep the clients' synthetic sets, if the method makes such."""
@@ -183,10 +197,13 @@ class Federation:
         if sets := synthetic(state, replies):
             self.folder.write_synthetic(sets, about)
 
-    def _evaluate(self, number: int, state: Any) -> tuple[float | None, float | None]:
+    def _evaluate(self, context: ServerContext, state: Any) -> Evaluation:
         """Accuracy and loss on the test split, in the rounds that have an evaluation."""
-        experiment = self.setup.experiment
-        if number % experiment.eval_every and number != experiment.rounds:
-            return None, None
-        with torch.no_grad():
-            return evaluate(self.setup.task, self.setup.method.params(state), self.setup.test)
+        experiment, method, test = self.setup.experiment, self.setup.method, self.setup.test
+        if context.round % experiment.eval_every and context.round != experiment.rounds:
+            return Evaluation(None, None)
+        own = getattr(method, "evaluate", None)  # a method's product may not be its weights
+        if own is not None:
+            evaluation: Evaluation = own(context, state, test)
+            return evaluation
+        return Evaluation(*evaluate(self.setup.task, method.params(state), test))

@@ -26,6 +26,7 @@ from fedstill import tree
 from fedstill.checkpoint import Checkpoints
 from fedstill.config import changed_keys
 from fedstill.data import Partition
+from fedstill.defence import Verdict
 from fedstill.errors import RequestError, RunError
 from fedstill.files import append_line, write_atomically
 from fedstill.synthetic import About, SyntheticSet, save_sets
@@ -42,7 +43,8 @@ class RoundMetrics:
 
     ``accuracy`` and ``loss`` are of the test split, ``None`` in a round without evaluation.
     ``failed`` gives the reason for every sampled client whose reply is not in the model.
-    ``details`` are the method's own numbers.
+    ``details`` are the method's own numbers. ``defence`` has a verdict on every client's set where
+    there is one; a client that it dropped is neither among ``clients`` nor among the failed.
     """
 
     round: int
@@ -55,6 +57,7 @@ class RoundMetrics:
     clients: list[int]
     failed: dict[int, str] = field(default_factory=dict)
     details: dict[str, float] = field(default_factory=dict)
+    defence: dict[int, Verdict] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Summary:
     partition_sha256: str
     experiment_sha256: str  # of the settings, the scaling and the network: what decides the bits
     version: str
+    details: dict[str, float] = field(default_factory=dict)  # of the round that was measured last
 
     def after(self, history: "Sequence[RoundMetrics]", status: str) -> "Summary":
         """The same run after these rounds."""
@@ -94,6 +98,7 @@ class Summary:
                 (m.accuracy for m in measured if m.accuracy is not None), default=None
             ),
             loss=measured[-1].loss if measured else None,
+            details=measured[-1].details if measured else {},
             up_bytes=sum(m.up_bytes for m in history),
             down_bytes=sum(m.down_bytes for m in history),
             seconds=sum(m.seconds for m in history),

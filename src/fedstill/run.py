@@ -21,7 +21,7 @@ from fedstill.federation import Federation
 from fedstill.models import Model
 from fedstill.observer import Observer
 from fedstill.record import RoundMetrics, RunFolder, Summary
-from fedstill.setup import Setup, deal
+from fedstill.setup import Setup, prepare, refuse_too_few_replies
 from fedstill.tables import Table, as_table, merged, nested, read_toml
 from fedstill.types import Params
 from fedstill.version import VERSION
@@ -162,9 +162,9 @@ def execute(
     experiment = resolve(request, own.method)
     dataset = own.data or load(experiment.data)
     pooled = bool(getattr(own.method or experiment.build_method(), "pooled", False))
-    setup = Setup(
-        experiment, dataset, deal(experiment, dataset, pooled=pooled), own.method, own.model
-    )
+    dataset, partition = prepare(experiment, dataset, pooled=pooled)
+    setup = Setup(experiment, dataset, partition, own.method, own.model)
+    refuse_too_few_replies(setup)
     summary = _first_summary(setup)  # builds the model: a wrong setting shows before any file
     setup.method.upload(setup.task)  # so does one of the method that does not fit the model
     if folder is None:
@@ -230,7 +230,7 @@ def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer)
         observer.started(folder.path, conclude("running"), rounds, federation.round)
         if federation.round < rounds:
             scratch = folder.path / ".workers"
-            with local_engine(setup, federation.clients_a_round, scratch) as engine:
+            with local_engine(setup, setup.clients_a_round, scratch) as engine:
                 while federation.round < rounds:
                     federation.step(engine)
                     conclude("running")

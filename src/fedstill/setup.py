@@ -1,6 +1,8 @@
 """From an experiment and its data to the things that run: what every process builds alike."""
 
+import dataclasses
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,8 +10,17 @@ from typing import Any
 import torch
 
 from fedstill.config import Experiment, deciding
-from fedstill.data import Dataset, Natural, Partition, Records, parse_partition, partition
+from fedstill.data import (
+    Dataset,
+    Natural,
+    Partition,
+    Records,
+    mislabelled,
+    parse_partition,
+    partition,
+)
 from fedstill.engine.client import ClientRunner
+from fedstill.errors import RequestError
 from fedstill.models import Model
 from fedstill.rng import Rng
 from fedstill.types import Task
@@ -72,10 +83,54 @@ class Setup:
         split = self.dataset.test
         return Records(split, torch.arange(len(split)), self.dataset.scaling, self.task.device)
 
+    @cached_property
+    def clients_with_records(self) -> list[int]:
+        """Those that can be asked."""
+        clients: list[int] = self.partition.sizes.nonzero().flatten().tolist()
+        return clients
+
+    @property
+    def clients_a_round(self) -> int:
+        """How many clients are sampled: at least one."""
+        return max(1, round(self.experiment.participation * len(self.clients_with_records)))
+
+    @property
+    def quorum(self) -> int:
+        """How many of the sampled clients must answer: at least one."""
+        return max(1, math.ceil(self.experiment.quorum * self.clients_a_round - 1e-9))
+
     @property
     def portable(self) -> bool:
         """Whether another process can build the same from names alone."""
         return self.own_method is None and self.own_model is None
+
+
+def prepare(experiment: Experiment, dataset: Dataset, *, pooled: bool) -> tuple[Dataset, Partition]:
+    """The records dealt out, and then mislabelled if the experiment wants that."""
+    dealt = deal(experiment, dataset, pooled=pooled)
+    train = dataset.train
+    labels = mislabelled(
+        train.labels, dealt, dataset.classes, experiment.corrupt, Rng(experiment.seed).at("corrupt")
+    )
+    return dataclasses.replace(dataset, train=dataclasses.replace(train, labels=labels)), dealt
+
+
+def refuse_too_few_replies(setup: Setup) -> None:
+    """Refuse a run whose rounds would not have the replies that its method needs."""
+    least = getattr(setup.method, "least_replies", 1)
+    rule = f"method.aggregate = '{setup.experiment.method.get('aggregate')}'"
+    if "byzantine" in setup.experiment.method:
+        rule += f" with byzantine = {setup.experiment.method['byzantine']}"
+    if setup.clients_a_round < least:
+        raise RequestError(
+            f"{rule} needs {least} clients a round, {setup.clients_a_round} are sampled; raise "
+            "clients or participation, lower method.byzantine, or take another rule"
+        )
+    if setup.quorum < least:
+        raise RequestError(
+            f"quorum = {setup.experiment.quorum:g} lets a round end with {setup.quorum} replies, "
+            f"{rule} needs {least}; raise quorum, or lower method.byzantine"
+        )
 
 
 def deal(experiment: Experiment, dataset: Dataset, *, pooled: bool) -> Partition:

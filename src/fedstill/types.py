@@ -11,6 +11,9 @@ pure. Engines call them in this order, and nothing else:
         state         = method.server(server, state, replies)   # replies sorted by client
     result = method.params(state)
 
+A method may have more than that; what it lacks is not called (docs/architecture.md, "What a method
+may add"): ``report``, ``synthetic``, ``evaluate``, ``least_replies``, ``pooled``, ``sends_sets``.
+
 A runnable toy, federated averaging of a mean, is in ``docs/contributing.md``.
 """
 
@@ -104,10 +107,21 @@ class ClientContext:
 
 @dataclass(frozen=True)
 class Reply(Generic[M_co]):
-    """What one client sent."""
+    """What one client sent. ``trust``, 0 to 1, is what a defence thinks of it: a server that
+    trains on clients' sets multiplies it into the client's weight."""
 
     client: int
     message: M_co
+    trust: float = 1.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a round is worth on the test split; ``None`` where it was not measured."""
+
+    accuracy: float | None
+    loss: float | None
+    details: dict[str, float] = field(default_factory=dict)
 
 
 class Method(Protocol[S, D, C, U]):

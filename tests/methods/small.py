@@ -11,6 +11,15 @@ SMALL: dict[str, dict[str, Any]] = {
         "matching_steps": 2,
         "tuning_steps": 1,
     },
+    "distdd": {
+        "images_per_class": 2,
+        "steps_s": 2,
+        "steps_theta": 3,
+        "real_batch": 16,
+        "fresh_every": 1,
+        "fresh_networks": 2,
+        "fresh_epochs": 10,
+    },
     "feddm": {"images_per_class": 2, "iterations": 4, "server_epochs": 10, "real_batch": 16},
     "feddualmatch": {
         "images_per_class": 2,

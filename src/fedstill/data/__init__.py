@@ -2,6 +2,7 @@
 
 from fedstill.data.arrays import arrays
 from fedstill.data.cache import cache_folder
+from fedstill.data.corrupt import CorruptSettings, mislabelled
 from fedstill.data.dataset import Dataset, Records, Scaling, Split
 from fedstill.data.partition import Partition, partition
 from fedstill.data.partition_spec import (
@@ -21,6 +22,7 @@ from fedstill.data.terminal import partition_table
 __all__ = [
     "SOURCES",
     "Classes",
+    "CorruptSettings",
     "DataSettings",
     "Dataset",
     "Dirichlet",
@@ -37,6 +39,7 @@ __all__ = [
     "cache_folder",
     "describe",
     "load",
+    "mislabelled",
     "parse_partition",
     "partition",
     "partition_picture",

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedstill.errors import RequestError
 from fedstill.methods.central import Central
+from fedstill.methods.distdd import DistDD
 from fedstill.methods.dynafed import DynaFed
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddm import FedDM
@@ -24,6 +25,7 @@ from fedstill.registry import import_object, refuse_unknown
 
 METHODS: dict[str, type[Any]] = {
     "central": Central,
+    "distdd": DistDD,
     "dynafed": DynaFed,
     "fedavg": FedAvg,
     "feddm": FedDM,

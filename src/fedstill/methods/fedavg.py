@@ -9,7 +9,7 @@ Decentralized Data", AISTATS 2017.
     6      server: w <- w + sum_k (n_k / n) (w_k - w)
 
 The difference travels rather than the weights: it is the same sum, and it loses less in a
-coarse codec.
+coarse codec. ``aggregate`` puts a robust rule in the place of line 6's sum (steps/aggregate.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fedstill.methods.messages import Counted, Update, Weights, update_schema, weights_schema
-from fedstill.steps.arithmetic import add, subtract, weighted_sum
+from fedstill.steps.aggregate import Aggregating
+from fedstill.steps.arithmetic import add, subtract
 from fedstill.steps.local_sgd import local_sgd
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema
@@ -36,7 +37,7 @@ def client_weights(replies: Sequence[Reply[Counted]], weighting: Weighting) -> l
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Aggregating):
     """Average of the clients' locally trained models."""
 
     local_epochs: Annotated[int, Meta(ge=1)] = 1
@@ -89,7 +90,7 @@ class FedAvg:
     ) -> Weights:
         updates = [reply.message.update for reply in replies]
         shares = client_weights(replies, self.weighting)
-        return Weights(add(state.params, weighted_sum(updates, shares)))  # line 6
+        return Weights(add(state.params, self.aggregated(updates, shares)))  # line 6
 
     def params(self, state: Weights) -> Params:
         return state.params

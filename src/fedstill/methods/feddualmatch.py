@@ -27,13 +27,13 @@ norms where FedDM squares: ``squared``. The distance of line 13 is DC's (sum ove
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.surrogate import Distilled
+from fedstill.methods.surrogate import Distilled, trust_of_images
 from fedstill.steps.arithmetic import norm, scaled, subtract
 from fedstill.steps.augment import Augment
 from fedstill.steps.ball import sample_ball
@@ -59,6 +59,8 @@ class Ball:
 @dataclass(frozen=True)
 class FedDualMatch:
     """FedDM layer by layer, and a server that also matches the clients' gradients."""
+
+    sends_sets: ClassVar[bool] = True
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
     initial: Initial = "noise"
@@ -133,10 +135,13 @@ class FedDualMatch:
     def server(self, ctx: ServerContext, state: Ball, replies: Sequence[Reply[Distilled]]) -> Ball:
         sets = {reply.client: reply.message.synthetic for reply in replies}
         together = union(sets)  # line 9
-        radius = self.next_radius(ctx, state, sets, together)
+        trust = {reply.client: reply.trust for reply in replies}
+        shares = trust_of_images(replies)
+        radius = self.next_radius(ctx, state, sets, together, trust, shares)
         if self.gradient_matching:
-            aligned = self.align(ctx, state.params, radius, sets, together)
+            aligned = self.align(ctx, state.params, radius, sets, together, shares)
             together = union({0: together, 1: aligned})
+            shares = None if shares is None else shares.repeat(2)
         params = fit(  # line 14
             ctx.task,
             state.params,
@@ -147,25 +152,35 @@ class FedDualMatch:
             batch_size=self.server_batch,
             iterations=self.server_iterations,
             momentum=self.server_momentum,
+            weights=shares,
             progress=ctx.progress,
         )
         return Ball(params, radius)
 
     def next_radius(
-        self, ctx: ServerContext, state: Ball, sets: dict[int, SyntheticSet], together: SyntheticSet
+        self,
+        ctx: ServerContext,
+        state: Ball,
+        sets: dict[int, SyntheticSet],
+        together: SyntheticSet,
+        trust: dict[int, float],
+        shares: Tensor | None,
     ) -> float:
         """Line 10: how far one step on one client's images leads from the step on all."""
         if not self.adaptive_radius:
             return self.radius
         weights = tracked(state.params)
 
-        def gradient(own: SyntheticSet) -> Params:
-            slopes, _ = batch_gradient(ctx.task, weights, own.images, own.labels)
+        def gradient(own: SyntheticSet, shares: Tensor | None = None) -> Params:
+            slopes, _ = batch_gradient(ctx.task, weights, own.images, own.labels, shares)
             return dict(zip(weights, slopes, strict=True))
 
-        common = gradient(together)
+        common = gradient(together, shares)
         step = self.radius_step or self.server_learning_rate
-        apart = [norm(scaled(subtract(gradient(s), common), step)) for s in sets.values()]
+        apart = [
+            norm(scaled(subtract(gradient(own), common), step)) * trust[client]
+            for client, own in sets.items()
+        ]
         noise = torch.randn((), generator=ctx.rng.at("radius").torch()) * self.radius_noise
         return max(0.0, float(torch.stack(apart).max()) + float(noise))
 
@@ -176,13 +191,16 @@ class FedDualMatch:
         radius: float,
         sets: dict[int, SyntheticSet],
         together: SyntheticSet,
+        shares: Tensor | None = None,
     ) -> SyntheticSet:
         """Lines 11 to 13: copies of the sets whose gradients agree with the union's."""
         images: dict[int, Tensor] = {client: own.images.clone() for client, own in sets.items()}
         stream = ctx.rng.at("gradient matching").torch()
         for _ in range(self.gradient_rounds):
             weights = sample_ball(params, radius, stream)
-            target, _ = batch_gradient(ctx.task, tracked(weights), together.images, together.labels)
+            target, _ = batch_gradient(
+                ctx.task, tracked(weights), together.images, together.labels, shares
+            )
             for client, own in images.items():
                 for _ in range(self.gradient_steps):
                     slope, _ = gradient_matching_pixels(

@@ -11,14 +11,16 @@ each client's update by the length a_k of its own path before averaging:
 
 For plain SGD a_k = tau_k; with momentum rho it is the sum of the weights that the gradients
 get, (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho). With equal steps everywhere it is FedAvg.
+``aggregate`` puts a robust rule in the place of line 4's sum, and the median in that of line 3's.
 """
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedstill.methods.fedavg import FedAvg, client_weights
 from fedstill.methods.messages import MANY, Update, Weights
-from fedstill.steps.arithmetic import add, scaled, subtract, weighted_sum
+from fedstill.steps.arithmetic import add, scaled, subtract
 from fedstill.steps.local_sgd import steps_of
 from fedstill.types import ClientContext, Reply, ServerContext, Task
 from fedstill.wire import Schema, params_specs
@@ -61,5 +63,7 @@ class FedNova(FedAvg):
         shares = client_weights(replies, self.weighting)  # line 3
         paths = [reply.message.path for reply in replies]
         effective = sum(p * a for p, a in zip(shares, paths, strict=True))
-        direction = weighted_sum([reply.message.update for reply in replies], shares)
+        if self.aggregate != "mean":  # a path is a client's word too: the middle one is safe
+            effective = statistics.median(paths)
+        direction = self.aggregated([reply.message.update for reply in replies], shares)
         return Weights(add(state.params, direction, effective))  # line 4

@@ -5,6 +5,8 @@
 3      send w to the sampled clients
 4      client k: g_k <- gradient at w of the mean loss over all its records
 5      server: w <- w - eta sum_k (n_k / n) g_k
+
+``aggregate`` puts a robust rule in the place of line 5's sum (steps/aggregate.py).
 """
 
 from collections.abc import Sequence
@@ -15,14 +17,15 @@ from msgspec import Meta
 
 from fedstill.methods.fedavg import Weighting, client_weights
 from fedstill.methods.messages import Update, Weights, update_schema, weights_schema
-from fedstill.steps.arithmetic import add, weighted_sum
+from fedstill.steps.aggregate import Aggregating
+from fedstill.steps.arithmetic import add
 from fedstill.steps.gradient import full_gradient
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
 
 @dataclass(frozen=True)
-class FedSGD:
+class FedSGD(Aggregating):
     """One full gradient step a round."""
 
     learning_rate: Annotated[float, Meta(gt=0)] = 0.1
@@ -51,7 +54,7 @@ class FedSGD:
         self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[Update]]
     ) -> Weights:
         shares = client_weights(replies, self.weighting)
-        gradient = weighted_sum([reply.message.update for reply in replies], shares)
+        gradient = self.aggregated([reply.message.update for reply in replies], shares)
         return Weights(add(state.params, gradient, -self.learning_rate))  # line 5
 
     def params(self, state: Weights) -> Params:

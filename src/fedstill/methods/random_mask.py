@@ -28,7 +28,7 @@ from fedstill.methods.compression import coordinates
 from fedstill.methods.fedavg import FedAvg, client_weights
 from fedstill.methods.messages import MANY, Weights
 from fedstill.rng import Rng
-from fedstill.steps.arithmetic import add, scaled, subtract, weighted_sum
+from fedstill.steps.arithmetic import add, scaled, subtract
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, TensorSpec, params_specs
 
@@ -98,7 +98,7 @@ class RandomMask(FedAvg):
             self.unmasked(ctx.task, reply.message.values, seed, reply.client) for reply in replies
         ]
         shares = client_weights(replies, self.weighting)
-        return Weights(add(state.params, weighted_sum(updates, shares)))  # line 8
+        return Weights(add(state.params, self.aggregated(updates, shares)))  # line 8
 
     def unmasked(self, task: Task, values: Tensor, seed: int, client: int) -> Params:
         """Line 7: an unbiased estimate of the client's update."""

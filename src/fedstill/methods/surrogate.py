@@ -5,7 +5,7 @@ Sections of the pseudo-code in ``feddm.py`` are cited by their line numbers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from msgspec import Meta
@@ -28,6 +28,20 @@ class Distilled:
     loss: float
 
 
+def trust_of_images(replies: Sequence[Reply[Distilled]]) -> Tensor | None:
+    """The trust in every image's client, in the order of the union, with mean 1.
+
+    ``None`` where all are trusted alike, so that nothing is computed otherwise than without it.
+    """
+    if all(reply.trust == 1 for reply in replies):
+        return None
+    sets = [reply.message.synthetic for reply in replies]
+    trust = torch.tensor([reply.trust for reply in replies])
+    sizes = torch.tensor([len(own) for own in sets])
+    by_image = trust.repeat_interleave(sizes).to(sets[0].images)
+    return by_image / by_image.mean()
+
+
 @dataclass(frozen=True)
 class Pool:
     """Images of all clients of one round with their shares in the server's loss."""
@@ -48,6 +62,8 @@ class Surrogate:
 @dataclass(frozen=True)
 class SurrogateTraining:
     """The server's side of FedDM: training on the clients' images inside the ball."""
+
+    sends_sets: ClassVar[bool] = True
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
     radius: Annotated[float, Meta(ge=0)] = 5.0
@@ -100,7 +116,7 @@ class SurrogateTraining:
 
     def pool(self, replies: Sequence[Reply[Distilled]]) -> Pool:
         """The union of the sets. Shares: alike for all images, or n_k / n for all of a client's
-        together (eq. 10); their mean is 1."""
+        together (eq. 10), times the trust in the client; their mean is 1."""
         sets = [reply.message.synthetic for reply in replies]
         images, labels = torch.cat([s.images for s in sets]), torch.cat([s.labels for s in sets])
         weights = torch.ones(len(images), device=images.device)
@@ -109,6 +125,10 @@ class SurrogateTraining:
             shares = [r.message.records / total / len(r.message.synthetic) for r in replies]
             sizes = torch.tensor([len(s) for s in sets])
             weights = torch.tensor(shares).repeat_interleave(sizes).to(images.device) * len(images)
+        trust = trust_of_images(replies)
+        if trust is not None:
+            weights = weights * trust
+            weights = weights / weights.mean()
         return Pool(images, labels, weights)
 
     def params(self, state: Surrogate) -> Params:

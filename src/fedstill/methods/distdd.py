@@ -1,0 +1,234 @@
+"""DistDD: "DistDD: Distributed Data Distillation Aggregation through Gradient Matching" (anonymous
+submission): the server distils one set from gradients that clients send class by class.
+
+    1   server: S <- images_per_class images of noise for every class;  theta <- init
+    2   for each round t (one iteration of the distillation):
+    3       send theta to the sampled clients
+    4       client i: for every class c it holds: g_{c,i} <- gradient at theta of the mean loss on a
+                  mini-batch of c;  send all of them
+    5       server: for every class c that came: G_c <- mean (or a robust rule) of the g_{c,i}
+    6           steps_s times: S_c <- S_c - eta_s * pixel gradient of
+                                        dist(G_c, grad L(theta; S_c))
+    7       server: theta <- steps_theta SGD steps on L(theta; S)                     (eq. 7)
+    8       server: every restart_every rounds: theta <- init
+    9   server, after the last round: theta <- a fresh network trained on S
+
+The product is S: the accuracy reported is the mean of ``fresh_networks`` networks that were trained
+on S alone (every ``fresh_every`` rounds and after the last), with their spread among the details.
+
+The paper's values: 20 clients (50 in its large table), half of them a round, 500 rounds, 100 images
+per class; it gives no learning rates. The defaults below are for a laptop, chosen by measurement
+(docs/methods.md). The paper's line 14 adds the gradients up; the cosine does not see the scale, the
+squared distance does, so line 5 takes the mean. Its line 20, "theta <- G", is read as a slip for
+eq. 7. A class that no sampled client holds, or fewer than ``krum`` can judge, keeps its images.
+
+Each client uploads (classes it holds) x (weights of the model) floats a round: far more than
+FedAvg. The gain is that whatever is tried on S afterwards costs nothing.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from fedstill.data.dataset import Records
+from fedstill.methods.messages import Weights, weights_schema
+from fedstill.steps.aggregate import Aggregating
+from fedstill.steps.class_gradients import class_gradients
+from fedstill.steps.classes import check_images
+from fedstill.steps.fit import fit
+from fedstill.steps.fresh import FreshTraining, evaluate_set, fresh_network
+from fedstill.steps.gradient_matching import GradientDistance, gradient_matching_pixels
+from fedstill.synthetic import SERVER, SyntheticSet
+from fedstill.types import ClientContext, Evaluation, Params, Reply, ServerContext, Task
+from fedstill.wire import Schema, TensorSpec
+
+
+@dataclass(frozen=True)
+class ClassGradients:
+    """Up: the classes held, ascending, and a gradient for each (a first dimension more)."""
+
+    classes: Tensor
+    gradients: Params
+
+    def __post_init__(self) -> None:
+        if any(len(g) != len(self.classes) for g in self.gradients.values()):
+            raise ValueError("not one gradient for each class")
+        if bool((self.classes.diff() <= 0).any()):
+            raise ValueError("the classes are not in ascending order")
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """Server state: the matching network, and the set [classes, images per class, ...]."""
+
+    params: Params
+    images: Tensor
+    distance: float  # mean over the classes of the last round, before its pixel steps
+    matched: int  # classes that were matched in the last round
+    due: bool  # whether the set is stored and measured this round
+
+
+@dataclass(frozen=True)
+class DistDD(Aggregating):
+    """The server distils one set from class-wise gradients; the set is the product."""
+
+    images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 100
+    real_batch: Annotated[int, Meta(ge=1)] = 256  # records of a class behind one gradient
+    steps_s: Annotated[int, Meta(ge=1)] = 10
+    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 0.5  # eta_s
+    pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5  # within a round
+    steps_theta: Annotated[int, Meta(ge=0)] = 20
+    theta_learning_rate: Annotated[float, Meta(gt=0)] = 0.02
+    theta_batch: Annotated[int, Meta(ge=1)] = 256
+    restart_every: Annotated[int, Meta(ge=0)] = 0  # 0: never
+    mse_weight: Annotated[float, Meta(ge=0)] = 0.0
+    normalize_rows: bool = False
+    fresh_every: Annotated[int, Meta(ge=1)] = 5
+    fresh_networks: Annotated[int, Meta(ge=1)] = 5
+    fresh_epochs: Annotated[int, Meta(ge=1)] = 100
+    fresh_learning_rate: Annotated[float, Meta(gt=0)] = 0.02
+
+    def init(self, ctx: ServerContext) -> Distillation:
+        task = ctx.task
+        shape = (task.classes, self.images_per_class, *task.shape)
+        noise = torch.randn(shape, generator=ctx.rng.at("images").torch())
+        return Distillation(self.theta(ctx), noise.to(task.device), 0.0, 0, False)  # line 1
+
+    def theta(self, ctx: ServerContext) -> Params:
+        """A matching network drawn afresh."""
+        return ctx.task.model.init(ctx.rng.at("init").torch())
+
+    def init_client(self, task: Task) -> None:
+        return None
+
+    def download(self, task: Task) -> Schema[Weights]:
+        return weights_schema(task)
+
+    def upload(self, task: Task) -> Schema[ClassGradients]:
+        held = (1, task.classes)
+        gradients = {
+            f"gradients.{name}": TensorSpec((held, *shape))
+            for name, shape in task.model.shapes.items()
+        }
+        classes = TensorSpec((held,), torch.int64, 0, task.classes - 1)
+        return Schema(ClassGradients, {"classes": classes, **gradients})
+
+    def broadcast(self, ctx: ServerContext, state: Distillation) -> Weights:
+        return Weights(state.params)  # line 3
+
+    def client(
+        self, ctx: ClientContext, message: Weights, state: None
+    ) -> tuple[ClassGradients, None]:
+        check_images(ctx)
+        return ClassGradients(*class_gradients(ctx, message.params, self.real_batch)), None  # 4
+
+    def server(
+        self, ctx: ServerContext, state: Distillation, replies: Sequence[Reply[ClassGradients]]
+    ) -> Distillation:
+        images = state.images.clone()
+        targets = self.targets(replies)
+        distances: list[Tensor] = []
+        for step, (label, target) in enumerate(targets.items()):
+            images[label], distance = self.match(ctx.task, state.params, images, label, target)
+            distances.append(distance)
+            ctx.progress(step + 1, len(targets))
+        last = ctx.round == ctx.task.rounds
+        mean = float(torch.stack(distances).mean()) if distances else 0.0
+        params = self.next_theta(ctx, state.params, images, last)
+        due = last or ctx.round % self.fresh_every == 0
+        return Distillation(params, images, mean, len(targets), due)
+
+    def targets(self, replies: Sequence[Reply[ClassGradients]]) -> dict[int, Params]:
+        """Line 5: the gradient of every class that enough clients hold."""
+        by_class: dict[int, list[Params]] = {}
+        for reply in replies:
+            for row, label in enumerate(reply.message.classes.tolist()):
+                own = {name: g[row] for name, g in reply.message.gradients.items()}
+                by_class.setdefault(label, []).append(own)
+        few = sorted(c for c, vectors in by_class.items() if len(vectors) < self.least_replies)
+        if few:
+            warnings.warn(
+                f"{self.aggregate} with byzantine = {self.byzantine} needs {self.least_replies} "
+                f"clients with a class; in some rounds fewer have class {few[0]}, whose images "
+                "then stay as they are",
+                stacklevel=2,
+            )
+        return {
+            label: self.aggregated(vectors, [1 / len(vectors)] * len(vectors))
+            for label, vectors in sorted(by_class.items())
+            if label not in few
+        }
+
+    def match(
+        self, task: Task, params: Params, images: Tensor, label: int, target: Params
+    ) -> tuple[Tensor, Tensor]:
+        """Line 6: one class's images after ``steps_s`` steps, and the distance before them."""
+        own = images[label].clone()
+        labels = torch.full((len(own),), label, device=own.device)
+        velocity = torch.zeros_like(own)
+        wanted = [target[name] for name in params]
+        how = GradientDistance(self.normalize_rows, False, self.mse_weight)
+        first = torch.zeros(())
+        for step in range(self.steps_s):
+            slope, distance = gradient_matching_pixels(task, params, own, labels, wanted, how)
+            own -= self.pixel_learning_rate * velocity.mul_(self.pixel_momentum).add_(slope)
+            first = distance if step == 0 else first
+        return own, first
+
+    def next_theta(self, ctx: ServerContext, params: Params, images: Tensor, last: bool) -> Params:
+        """The network of the next round: lines 7 to 9."""
+        own = _as_set(images)
+        if last:
+            return fresh_network(ctx.task, own, ctx.rng.at("fresh"), self.training)
+        if self.restart_every and ctx.round % self.restart_every == 0:
+            return self.theta(ctx)
+        return fit(
+            ctx.task,
+            params,
+            own.images,
+            own.labels,
+            ctx.rng.at("fit"),
+            learning_rate=self.theta_learning_rate,
+            batch_size=self.theta_batch,
+            iterations=self.steps_theta,
+        )
+
+    @property
+    def training(self) -> FreshTraining:
+        """How fresh networks are trained."""
+        return FreshTraining(self.fresh_epochs, self.fresh_learning_rate)
+
+    def params(self, state: Distillation) -> Params:
+        return state.params
+
+    def evaluate(self, ctx: ServerContext, state: Distillation, test: Records) -> Evaluation:
+        """What the set is worth, in the rounds in which that is measured."""
+        if not state.due:
+            return Evaluation(None, None)
+        own = _as_set(state.images)
+        rng = ctx.rng.at("evaluation")
+        return evaluate_set(
+            ctx.task, own, test, rng, self.training, self.fresh_networks, ctx.progress
+        )
+
+    def synthetic(
+        self, state: Distillation, replies: Sequence[Reply[ClassGradients]]
+    ) -> dict[int, SyntheticSet]:
+        """The server's set, in the rounds in which it is measured."""
+        return {SERVER: _as_set(state.images)} if state.due else {}
+
+    def report(
+        self, state: Distillation, replies: Sequence[Reply[ClassGradients]]
+    ) -> dict[str, float]:
+        """How far the set's gradients were from the clients', and how many classes had some."""
+        return {"matching_distance": state.distance, "classes_matched": float(state.matched)}
+
+
+def _as_set(images: Tensor) -> SyntheticSet:
+    labels = torch.arange(len(images), device=images.device).repeat_interleave(images.shape[1])
+    return SyntheticSet(images.flatten(0, 1), labels)

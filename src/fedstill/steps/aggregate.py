@@ -1,0 +1,119 @@
+"""One vector out of many: the mean, and rules that a minority of wrong vectors cannot bend.
+
+- ``mean``: the weighted sum. A single vector can move it anywhere.
+- ``median``: coordinate by coordinate (Yin et al., ICML 2018); between the middle two of an even
+  number. While more than half of the vectors are sound, every coordinate stays in their range.
+- ``trimmed-mean``: in each coordinate the share ``trim`` of the values is cut off at both ends,
+  rounded up, and the rest is averaged. It bears as many wrong vectors as are cut at one end.
+- ``krum`` (Blanchard et al., NeurIPS 2017): the vector with the smallest sum of squared distances
+  to its n - f - 2 nearest, where f (``byzantine``) is the number of wrong vectors to be borne.
+- ``multi-krum``: the mean of the n - f vectors that Krum ranks first.
+
+Only the mean looks at weights: n_k is what a client says of itself, and the other rules are for
+clients that may not be believed. All of them are pure and do not depend on the vectors' order.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from fedstill.errors import RunError
+from fedstill.steps.arithmetic import weighted_sum
+from fedstill.types import Params
+
+Rule = Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregating:
+    """Settings of a server that aggregates vectors, and the aggregation itself."""
+
+    aggregate: Rule = "mean"
+    trim: Annotated[float, Meta(ge=0, lt=0.5)] = 0.1  # cut at each end, by trimmed-mean
+    byzantine: Annotated[int, Meta(ge=0)] = 1  # f: wrong vectors that krum and multi-krum bear
+
+    @property
+    def least_replies(self) -> int:
+        """The fewest vectors that the rule can judge: for Krum's promise 2 f + 3."""
+        return 2 * self.byzantine + 3 if self.aggregate in ("krum", "multi-krum") else 1
+
+    def aggregated(self, vectors: Sequence[Params], weights: Sequence[float]) -> Params:
+        """The vector that stands for all; ``weights`` are for the mean alone."""
+        if len(vectors) < self.least_replies:
+            raise RunError(
+                f"method.aggregate = '{self.aggregate}' with byzantine = {self.byzantine} needs "
+                f"{self.least_replies} vectors, there are {len(vectors)}"
+            )
+        match self.aggregate:
+            case "mean":
+                return weighted_sum(vectors, weights)
+            case "median":
+                return median(vectors)
+            case "trimmed-mean":
+                return trimmed_mean(vectors, self.trim)
+            case "krum":
+                return krum(vectors, self.byzantine)
+            case "multi-krum":
+                return multi_krum(vectors, self.byzantine)
+
+
+def median(vectors: Sequence[Params]) -> Params:
+    """Coordinate-wise median; the mean of the middle two where their number is even."""
+    return _trimmed(vectors, (len(vectors) - 1) // 2)
+
+
+def trimmed_mean(vectors: Sequence[Params], trim: float) -> Params:
+    """Coordinate-wise mean without the share ``trim`` at either end, rounded up.
+
+    Rounded up, because a share of a few clients would otherwise be none of them; at least one
+    value, or two of an even number, are left.
+    """
+    wished = math.ceil(trim * len(vectors) - 1e-9)
+    return _trimmed(vectors, min(wished, (len(vectors) - 1) // 2))
+
+
+def krum(vectors: Sequence[Params], byzantine: int) -> Params:
+    """The vector in the densest place."""
+    return vectors[_ranked(vectors, byzantine)[0]]
+
+
+def multi_krum(vectors: Sequence[Params], byzantine: int) -> Params:
+    """The mean of all but the ``byzantine`` vectors that Krum ranks last."""
+    chosen = _ranked(vectors, byzantine)[: len(vectors) - byzantine]
+    return weighted_sum([vectors[i] for i in chosen], [1 / len(chosen)] * len(chosen))
+
+
+def _trimmed(vectors: Sequence[Params], cut: int) -> Params:
+    """Mean of what is left of the sorted values when ``cut`` are gone at both ends."""
+    return {
+        name: torch.stack([v[name] for v in vectors])
+        .sort(0)
+        .values[cut : len(vectors) - cut]
+        .mean(0)
+        for name in vectors[0]
+    }
+
+
+def _ranked(vectors: Sequence[Params], byzantine: int) -> list[int]:
+    """Positions by Krum's score, best first."""
+    flat = [torch.cat([v.flatten() for v in vector.values()]).double() for vector in vectors]
+    scores = _krum_scores(flat, max(1, len(flat) - byzantine - 2))
+    # Equal scores are common among few vectors: two that are each other's nearest, say. The values
+    # decide then, not the order, and are only looked at where they must.
+    tied = {score for score in scores if scores.count(score) > 1}
+    keys = [(s, tuple(f.tolist()) if s in tied else ()) for s, f in zip(scores, flat, strict=True)]
+    return sorted(range(len(flat)), key=keys.__getitem__)
+
+
+def _krum_scores(flat: Sequence[Tensor], nearest: int) -> list[float]:
+    """Sum of the squared distances of each vector to its ``nearest`` nearest others."""
+    apart = [[0.0] * len(flat) for _ in flat]
+    for i, a in enumerate(flat):
+        for j, b in enumerate(flat[:i]):
+            apart[i][j] = apart[j][i] = float((a - b).square().sum())
+    return [math.fsum(sorted(row[:i] + row[i + 1 :])[:nearest]) for i, row in enumerate(apart)]

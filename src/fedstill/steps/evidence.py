@@ -1,0 +1,217 @@
+"""What clients' synthetic sets do, measured so that they can be compared with each other.
+
+A *witness* is another client that sent images of the same class. Only classes with witnesses are
+compared, each with as much weight as it has witnesses; pixels need none.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedstill.rng import Rng
+from fedstill.steps.fit import fit
+from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.synthetic import SyntheticSet, union
+from fedstill.types import Params, Task
+
+_WORST_LOSS = 1e6  # of a set whose loss overflows
+
+
+@dataclass(frozen=True)
+class Value:
+    """A measured value, and how many clients stand behind it; ``None``: it needs none."""
+
+    value: float
+    witnesses: int | None = None
+
+
+Evidence = dict[str, Value]  # of one client, by the measure's name
+
+
+def classes_of(own: SyntheticSet) -> Tensor:
+    """The class of every image; of soft labels the largest."""
+    return own.labels.argmax(1) if own.labels.is_floating_point() else own.labels
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Who agrees with whom: for each class its holders and the cosines of their gradients.
+
+    The cosines [holders, holders] are all that is kept of the gradients, and all that is needed
+    to compare one of them with the mean of any others, each taken at length 1.
+    """
+
+    by_class: Mapping[int, tuple[list[int], Tensor]]
+
+    @staticmethod
+    def at(task: Task, params: Params, sets: Mapping[int, SyntheticSet]) -> "Directions":
+        """The gradients of all sets, class by class, at these weights."""
+        weights = tracked(params)
+        by_class: dict[int, tuple[list[int], Tensor]] = {}
+        labels = {client: classes_of(own) for client, own in sorted(sets.items())}
+        for label in torch.cat(list(labels.values())).unique().tolist():
+            holders = [client for client, own in labels.items() if bool((own == label).any())]
+            rows: list[Tensor] = []
+            for client in holders:
+                mine = labels[client] == label
+                x, y = sets[client].images[mine], sets[client].labels[mine]
+                gradient, _ = batch_gradient(task, weights, x, y)
+                # Images may be as large as an attacker likes: what overflows has no direction.
+                flat = torch.cat([g.flatten() for g in gradient]).nan_to_num(0.0, 0.0, 0.0).double()
+                rows.append(flat / torch.linalg.vector_norm(flat).clamp(min=1e-30))
+            units = torch.stack(rows)
+            by_class[label] = holders, (units @ units.T).cpu()
+        return Directions(by_class)
+
+    def of(self, client: int, witnesses: Collection[int]) -> Evidence:
+        """Cosine of the client's gradient with the witnesses' mean, over the classes they share."""
+        total, weight = 0.0, 0
+        heard: set[int] = set()
+        for holders, cosines in self.by_class.values():
+            others = [i for i, c in enumerate(holders) if c in witnesses and c != client]
+            if client not in holders or not others:
+                continue
+            along = float(cosines[holders.index(client), others].sum())
+            length = math.sqrt(max(float(cosines[others][:, others].sum()), 1e-30))
+            total += len(others) * along / length
+            weight += len(others)
+            heard.update(holders[i] for i in others)
+        return {"direction": Value(total / weight, len(heard))} if weight else {}
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """What each class looks like to the network, by client: the features before its last layer.
+
+    A class's prototype is the median, coordinate by coordinate, of its holders' mean features: a
+    minority that sends other images under its name does not move it far.
+    """
+
+    features: Mapping[int, Tensor]  # of every image, by client
+    classes: Mapping[int, Tensor]
+
+    @staticmethod
+    @torch.no_grad()
+    def at(task: Task, params: Params, sets: Mapping[int, SyntheticSet]) -> "Prototypes":
+        """The features of all sets at these weights."""
+        features = {
+            client: torch.cat(
+                [
+                    task.model.features(params, x)[-2].flatten(1).nan_to_num(0.0, 0.0, 0.0)
+                    for x in own.images.split(task.model.chunk)
+                ]
+            )
+            for client, own in sets.items()
+        }
+        return Prototypes(features, {client: classes_of(own) for client, own in sets.items()})
+
+    def of(self, client: int, witnesses: Collection[int]) -> Evidence:
+        """The share of the client's images whose nearest prototype is that of their class."""
+        means: dict[int, list[Tensor]] = {}
+        holders: dict[int, list[int]] = {}
+        for other in sorted(set(witnesses) - {client}):
+            for label in self.classes[other].unique().tolist():
+                own = self.features[other][self.classes[other] == label]
+                means.setdefault(label, []).append(own.mean(0))
+                holders.setdefault(label, []).append(other)
+        shared = [c for c in self.classes[client].unique().tolist() if c in means]
+        if not shared:
+            return {}
+        labels = torch.tensor(sorted(means))
+        prototypes = torch.stack([torch.stack(means[c]).quantile(0.5, 0) for c in sorted(means)])
+        nearest = labels[torch.cdist(self.features[client], prototypes).argmin(1).cpu()]
+        right = (nearest == self.classes[client].cpu()).float()
+        total = sum(
+            len(holders[c]) * float(right[self.classes[client].cpu() == c].mean()) for c in shared
+        )
+        heard = set().union(*(holders[c] for c in shared))
+        return {"agreement": Value(total / sum(len(holders[c]) for c in shared), len(heard))}
+
+
+def trained_on(
+    task: Task,
+    start: Params,
+    sets: Mapping[int, SyntheticSet],
+    rng: Rng,
+    *,
+    steps: int,
+    learning_rate: float,
+) -> Params:
+    """A model of these sets: some steps from ``start``, every class with the same weight."""
+    together = union(sets)
+    classes = classes_of(together)
+    counts = torch.bincount(classes, minlength=task.classes)
+    share = len(classes) / int((counts > 0).sum()) / counts[classes]
+    return fit(
+        task,
+        start,
+        together.images,
+        together.labels,
+        rng,
+        learning_rate=learning_rate,
+        batch_size=256,
+        iterations=steps,
+        momentum=0.9,
+        weights=share,
+    )
+
+
+@torch.no_grad()
+def by_model(
+    task: Task, model: Params, own: SyntheticSet, known: Mapping[int, Collection[int]]
+) -> Evidence:
+    """Loss of a model on a set, class by class; ``known``: each class's witnesses."""
+    heard = set().union(*known.values())
+    if not heard:
+        return {}
+    classes = classes_of(own)
+    logits = torch.cat([task.model.apply(model, x) for x in own.images.split(task.model.chunk)])
+    losses = task.loss(logits, own.labels).nan_to_num(_WORST_LOSS).clamp(max=_WORST_LOSS)
+    total = sum(len(w) * float(losses[classes == c].mean()) for c, w in known.items())
+    return {"loss": Value(total / sum(len(w) for w in known.values()), len(heard))}
+
+
+def by_pixels(images: Tensor) -> Evidence:
+    """Root mean square of the pixels, and of neighbours' differences relative to it."""
+    size = _rms(images)
+    across = [images.diff(dim=d) for d in range(2, images.dim()) if images.shape[d] > 1]
+    rough = math.sqrt(sum(_rms(d) ** 2 for d in across) / max(1, len(across)))
+    return {"size": Value(size), "roughness": Value(rough / max(size, 1e-12))}
+
+
+def measured(
+    task: Task,
+    params: Params,
+    sets: Mapping[int, SyntheticSet],
+    directions: Directions,
+    prototypes: Prototypes,
+    witnesses: Collection[int],
+    folds: int,
+    train: Callable[[Mapping[int, SyntheticSet], int], Params],
+) -> dict[int, Evidence]:
+    """What these witnesses know about every client: direction, loss and agreement.
+
+    Clients are judged in ``folds`` groups, each by a model that has seen none of its sets.
+    """
+    held = {client: set(classes_of(own).tolist()) for client, own in sets.items()}
+    clients = sorted(sets)
+    evidence: dict[int, Evidence] = {}
+    for fold in range(folds):
+        judged = clients[fold::folds]
+        others = {c: sets[c] for c in clients if c in witnesses and c not in judged}
+        model = train(others, fold) if others else params
+        for client in judged:
+            known = {c: [other for other in others if c in held[other]] for c in held[client]}
+            evidence[client] = (
+                directions.of(client, witnesses)
+                | by_model(task, model, sets[client], known)
+                | prototypes.of(client, witnesses)
+            )
+    return evidence
+
+
+def _rms(x: Tensor) -> float:
+    return float(x.double().square().mean().sqrt())
