@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import torch
 from msgspec import Meta
 
-from fedstill.data import SOURCES, DataSettings, parse_partition
+from fedstill.data import CHARACTERS, SOURCES, DataSettings, Source, parse_partition
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import find_method
 from fedstill.models import DEFAULT_MODEL, Model, build_own, find_model
@@ -109,8 +109,12 @@ def resolve(request: Mapping[str, Any], own_method: Any = None) -> Experiment:
     table = spelled_out(request)
     table.setdefault("method", {})
     table.setdefault("model", {})
+    source = _known_data(table)
+    if source is not None and source.partition is not None:
+        table.setdefault("partition", source.partition)
     if isinstance(table["model"], dict):
-        table["model"] = {"name": DEFAULT_MODEL, **table["model"]}
+        usual = (source.model if source else None) or DEFAULT_MODEL
+        table["model"] = {"name": usual, **table["model"]}
     experiment = convert(table, Experiment, "")
     if "name" not in experiment.method:
         raise RequestError("method: which one? `fedstill list methods` shows them")
@@ -146,6 +150,13 @@ def deciding(table: Mapping[str, Any]) -> Table:
     return {k: v for k, v in sorted(flat(table).items()) if k not in _FREE}
 
 
+def _known_data(table: Mapping[str, Any]) -> Source | None:
+    """The entry of the data set that is asked for: what it is usually split and learnt by."""
+    data = table.get("data")
+    name = data.get("name") if isinstance(data, Mapping) else None
+    return SOURCES.get(name) if isinstance(name, str) else None
+
+
 def _settings(table: Table) -> Table:
     return {k: v for k, v in table.items() if k != "name"}
 
@@ -176,7 +187,10 @@ def _lasting(data: DataSettings) -> DataSettings:
     local = data.name not in SOURCES and not data.name.startswith("hub:")
     in_dir = data.dir is not None and (Path(data.dir).expanduser() / data.name).exists()
     name = full(data.name) if local and not in_dir and Path(data.name).exists() else data.name
-    return dataclasses.replace(data, name=name, dir=data.dir and full(data.dir))
+    words = data.vocabulary
+    if words is not None and words != CHARACTERS:
+        words = full(words)
+    return dataclasses.replace(data, name=name, dir=data.dir and full(data.dir), vocabulary=words)
 
 
 def _full_engine(experiment: Experiment) -> EngineSettings:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from fedstill import tree, wire
 from fedstill.engine.client import Answer, Work
 from fedstill.engine.local import Engine
@@ -16,9 +14,11 @@ from fedstill.errors import RunError, WireError
 from fedstill.observer import Observer
 from fedstill.record import RoundMetrics, RunFolder
 from fedstill.setup import Setup
-from fedstill.steps.gradient import evaluate
+from fedstill.steps.gradient import Evaluation, examine
 from fedstill.synthetic import About
 from fedstill.types import Reply, ServerContext
+
+MOST_DOMAINS = 20  # with more groups of test records than this, accuracy is not given for each
 
 
 @dataclass
@@ -86,20 +86,20 @@ class Federation:
         answers = self._collect(engine, works)
         replies, failed = self._accept(answers, clients)
         state = method.server(context, self.state, replies)
-        accuracy, loss = self._evaluate(number, state)
+        found = self._evaluate(number, state)
         self._keep_synthetic(number, state, replies)
         report = getattr(method, "report", None)  # a method may have numbers of its own
         metrics = RoundMetrics(
             round=number,
-            accuracy=accuracy,
-            loss=loss,
+            accuracy=found.accuracy if found else None,
+            loss=found.loss if found else None,
             up_bytes=0 if self.pooled else sum(len(a.message) for a in answers),
             down_bytes=0 if self.pooled else len(down) * len(clients),
             seconds=time.monotonic() - begun,
             epsilon=None,
             clients=[reply.client for reply in replies],
             failed=failed,
-            details=report(state, replies) if report else {},
+            details=(report(state, replies) if report else {}) | self._by_domain(found),
         )
         self._commit(metrics, state, answers)
         return metrics
@@ -182,10 +182,16 @@ class Federation:
         )
         self.folder.write_synthetic(synthetic(state, replies), about)
 
-    def _evaluate(self, number: int, state: Any) -> tuple[float | None, float | None]:
-        """Accuracy and loss on the test split, in the rounds that have an evaluation."""
+    def _evaluate(self, number: int, state: Any) -> Evaluation | None:
+        """How the model does on the test split, in the rounds that have an evaluation."""
         experiment = self.setup.experiment
         if number % experiment.eval_every and number != experiment.rounds:
-            return None, None
-        with torch.no_grad():
-            return evaluate(self.setup.task, self.setup.method.params(state), self.setup.test)
+            return None
+        return examine(self.setup.task, self.setup.method.params(state), self.setup.test)
+
+    def _by_domain(self, found: Evaluation | None) -> dict[str, float]:
+        """Accuracy on the test records of every domain; writers and speakers are too many."""
+        names = self.setup.dataset.group_names
+        if found is None or len(names) > MOST_DOMAINS:
+            return {}
+        return {f"accuracy/{names[group]}": share for group, share in found.by_group.items()}

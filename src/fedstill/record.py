@@ -42,7 +42,8 @@ class RoundMetrics:
 
     ``accuracy`` and ``loss`` are of the test split, ``None`` in a round without evaluation.
     ``failed`` gives the reason for every sampled client whose reply is not in the model.
-    ``details`` are the method's own numbers.
+    ``details`` are the method's own numbers, and ``accuracy/DOMAIN`` where the test records have
+    domains.
     """
 
     round: int

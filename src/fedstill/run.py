@@ -166,6 +166,7 @@ def execute(
         experiment, dataset, deal(experiment, dataset, pooled=pooled), own.method, own.model
     )
     summary = _first_summary(setup)  # builds the model: a wrong setting shows before any file
+    setup.method.upload(setup.task)  # so does one of the method that does not fit the model
     if folder is None:
         folder = RunFolder.claim(experiment.method["name"], dataset.name)
     if resume:

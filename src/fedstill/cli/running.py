@@ -35,7 +35,7 @@ def run_command(
         str | None,
         typer.Option(
             help="iid, dirichlet:ALPHA, classes:N, quantity:ALPHA or natural.",
-            show_default="dirichlet:0.1",
+            show_default="dirichlet:0.1, or natural where the data have clients",
         ),
     ] = None,
     participation: Annotated[
@@ -46,7 +46,7 @@ def run_command(
         str | None,
         typer.Option(
             help="A name of `fedstill list models`, or package.module:function.",
-            show_default="convnet-small",
+            show_default="convnet-small; gru for text",
         ),
     ] = None,
     engine: Annotated[

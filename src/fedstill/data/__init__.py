@@ -17,8 +17,10 @@ from fedstill.data.picture import partition_picture
 from fedstill.data.skew import describe
 from fedstill.data.sources import SOURCES, DataSettings, Source, load
 from fedstill.data.terminal import partition_table
+from fedstill.data.vocabulary import CHARACTERS
 
 __all__ = [
+    "CHARACTERS",
     "SOURCES",
     "Classes",
     "DataSettings",

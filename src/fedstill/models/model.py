@@ -27,8 +27,25 @@ class Model(ABC):
         """Outputs layer by layer: the last is the logits, the one before feeds the last layer."""
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
-        """Logits [N, classes]."""
+        """Logits [N, classes]; of a text [N, positions, classes]."""
         return self.features(params, x)[-1]
+
+    @property
+    def continuous_shape(self) -> tuple[int, ...] | None:
+        """Shape of one input of ``apply_continuous``: where synthetic inputs live.
+
+        ``None``: inputs are real numbers already, so it is the shape of the task's inputs. A
+        network that reads tokens overrides this and the two functions below.
+        """
+        return None
+
+    def apply_continuous(self, params: Params, x: Tensor) -> Tensor:
+        """Logits of real-valued inputs: of embeddings, where inputs are tokens."""
+        return self.apply(params, x)
+
+    def embed(self, params: Params, x: Tensor) -> Tensor:
+        """The real-valued inputs that these inputs stand for."""
+        return x
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
