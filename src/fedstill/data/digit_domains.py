@@ -36,17 +36,18 @@ _Guise = Callable[[Pixels, NDArray[np.int64], np.random.Generator], Pixels]
 
 def load_digit_domains() -> Decoded:
     """Both splits; the owner of a record is its domain."""
-    splits = dict(zip(("train", "test"), load_digits(), strict=True))
-    domains: list[Decoded] = []
-    for name, guise in DOMAINS.items():
-        made: dict[str, Split] = {}
-        for split, digits in splits.items():
+    made: dict[str, list[Split]] = {}
+    for split, digits in zip(("train", "test"), load_digits(), strict=True):
+        large, labels = enlarged(digits.inputs[:, 0].numpy()), digits.labels.numpy()
+        made[split] = []
+        for name, guise in DOMAINS.items():
             stream = Rng(0).at("digit-domains", name, split).numpy()  # whatever the run's seed
-            pixels = guise(enlarged(digits.inputs[:, 0].numpy()), digits.labels.numpy(), stream)
-            images = np.rint(np.clip(pixels, 0, 255)).astype(np.uint8)
-            made[split] = Split(torch.from_numpy(images[:, None]), digits.labels)
-        domains.append(Decoded(made["train"], made["test"], CLASS_NAMES))
-    return join(domains, list(DOMAINS))
+            pixels = np.clip(guise(large, labels, stream), 0, 255)
+            images = np.rint(pixels).astype(np.uint8)[:, None]
+            made[split].append(Split(torch.from_numpy(images), digits.labels))
+    pairs = zip(made["train"], made["test"], strict=True)
+    parts = [Decoded(train, test, CLASS_NAMES) for train, test in pairs]
+    return join(parts, list(DOMAINS))
 
 
 def enlarged(images: NDArray[np.uint8]) -> Pixels:
@@ -64,12 +65,12 @@ def warped(
     outside all is black.
     """
     number, height, width = images.shape
-    padded = np.zeros((number, height + 2, width + 2))
-    padded[:, 1:-1, 1:-1] = images
+    padded = np.zeros((number, height + 3, width + 3))
+    padded[:, 1:-2, 1:-2] = images
     row, column = np.mgrid[:SIDE, :SIDE].reshape(2, -1) - (SIDE - 1) / 2
     middle = np.array([height + 1, width + 1]) / 2
     place = matrices @ np.stack([row, column]) + (shifts + middle)[:, :, None]
-    place = np.clip(place, 0, np.array([height + 0.999, width + 0.999])[:, None])
+    place = np.clip(place, 0, np.array([height + 1, width + 1])[:, None])
     corner = np.floor(place).astype(np.int64)
     down, right = np.moveaxis(place - corner, 1, 0)
     top, left = np.moveaxis(corner, 1, 0)

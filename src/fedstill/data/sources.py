@@ -8,7 +8,7 @@ from fedstill.data import digit_domains, digits
 from fedstill.data.arrays import read_npz
 from fedstill.data.cache import cached
 from fedstill.data.catalogue import SOURCES, Part, Source
-from fedstill.data.dataset import Dataset, Split
+from fedstill.data.dataset import Dataset, Scaling, Split
 from fedstill.data.decoded import Decoded
 from fedstill.data.folder import is_image_folder, read_image_folder
 from fedstill.data.images import resize_images
@@ -40,7 +40,7 @@ def _load(settings: DataSettings, cache_dir: Path | None) -> Dataset:
     if settings.domains is not None:
         decoded = keep_domains(decoded, settings.domains, name)
         fingerprint = decoded.fingerprint()
-    default = source.scaling if source else None
+    default: Scaling | tuple[()] | None = source.scaling if source else None
     if decoded.train.inputs.dtype != torch.uint8:  # tokens and floats are used as they are
         default = ()
     return Dataset(
@@ -198,8 +198,11 @@ def _from_path(
         def decode() -> Decoded:
             from fedstill.data import tables  # here: pyarrow is slow to import for a cache hit
 
-            opened = [[tables.parquet_table(file) for file in files] for files in (train, test)]
-            return reading.tables(*opened, str(path))
+            return reading.tables(
+                [tables.parquet_table(file) for file in train],
+                [tables.parquet_table(file) for file in test],
+                str(path),
+            )
 
         return cached(name, [*train, *test], reading.key, decode, cache_dir)
     if not train and not test and is_image_folder(path):

@@ -127,7 +127,8 @@ def _windows(tokens: Tokens, length: int) -> NDArray[np.int32]:
     """Windows [n, length + 1] of tokens: the last of each is the first of the next."""
     number = max(0, (len(tokens) - 1) // length)
     rows = np.arange(number)[:, None] * length + np.arange(length + 1)
-    return tokens[rows]
+    windows: NDArray[np.int32] = tokens[rows]
+    return windows
 
 
 def _split(windows: Sequence[NDArray[np.int32]], named: bool) -> Split:
