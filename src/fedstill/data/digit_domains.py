@@ -28,7 +28,7 @@ from fedstill.rng import Rng
 
 SIDE = 16
 # Computed once over the public training records and then frozen, as for the digits.
-SCALING = Scaling(mean=(0.4098,), std=(0.3266,))
+SCALING = Scaling(mean=(0.4059,), std=(0.3267,))
 
 Pixels = NDArray[np.float64]  # [N, height, width], from 0 to 255
 _Guise = Callable[[Pixels, NDArray[np.int64], np.random.Generator], Pixels]
@@ -131,9 +131,9 @@ def _print(digits: Pixels, labels: NDArray[np.int64], stream: np.random.Generato
     chosen = glyphs[stream.integers(faces, size=number), labels]
     slant = np.broadcast_to(np.eye(2), (number, 2, 2)).copy()
     slant[:, 1, 0] = stream.uniform(-0.25, 0.25, number)
-    size = chosen.shape[1] / SIDE * stream.uniform(0.85, 1.1, number)
+    size = chosen.shape[1] / SIDE * stream.uniform(0.95, 1.2, number)
     matrices = _turn(stream.uniform(-10, 10, number)) @ slant * size[:, None, None]
-    drawn = warped(chosen, matrices, stream.uniform(-2, 2, (number, 2))) / 255
+    drawn = warped(chosen, matrices, stream.uniform(-1.5, 1.5, (number, 2))) / 255
     paper = stream.uniform(0, 80, number)[:, None, None]
     ink = stream.uniform(160, 255, number)[:, None, None]
     return np.asarray(paper + drawn * (ink - paper))
