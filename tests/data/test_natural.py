@@ -156,13 +156,16 @@ def test_digit_five_comes_from_five_places(digit_five: Path) -> None:
     assert torch.equal(grey[0], grey[2])
 
 
-def test_digit_five_says_what_is_missing(digit_five: Path) -> None:
+def test_digit_five_says_what_is_missing(digit_five: Path, fake_hub: Hub) -> None:
     message = refused(DataSettings(name="digit-five"))
     assert "'synthetic' is not on the hub" in message
     assert "DIR/digit-five/synthetic/train.parquet" in message
     assert "data.domains=['mnist', 'mnist-m', 'svhn', 'usps']" in message
     four = load(DataSettings(name="digit-five", domains=("usps", "mnist", "mnist-m", "svhn")))
     assert four.group_names == ("mnist", "mnist-m", "svhn", "usps")
+    fake_hub.clear()
+    message = refused(DataSettings(name="digit-five", domains=("usps",)))
+    assert "--data digit-five --data-dir DIR, with DIR/digit-five/usps/train.parquet" in message
     assert "did you mean 'usps'" in refused(DataSettings(name="digit-five", domains=("usp",)))
     assert "data.domains is empty" in refused(DataSettings(name="digit-five", domains=()))
 

@@ -211,7 +211,13 @@ def test_own_texts(tmp_path: Path) -> None:
     path.write_text("Dear diary. " * 20)
     data = load(DataSettings(name=str(path), sequence_length=6))
     assert (data.name, data.train.groups, len(data.test)) == ("diary", None, 7)
-    assert "no such class" not in refused(DataSettings(name=str(path), client_column="who"))
+    assert "a plain text and has no columns" in refused(
+        DataSettings(name=str(path), client_column="who")
+    )
+    (tmp_path / "diaries").mkdir()
+    path.rename(tmp_path / "diaries" / "input.txt")
+    again = load(DataSettings(name=str(tmp_path / "diaries"), sequence_length=6))
+    assert (again.name, again.fingerprint) == ("diaries", data.fingerprint)
     folder = tmp_path / "notes"
     for split in ("train", "test"):
         write_table(folder / f"{split}.parquet", note=[f"{split} text. " * 9] * 2, who=["b", "a"])

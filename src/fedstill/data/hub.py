@@ -18,11 +18,12 @@ TEST_SPLITS = ("test", "validation", "valid")
 
 
 def open_hub(
-    hub_id: str, name: str, subset: str | None = None, needs_test: bool = True
+    hub_id: str, name: str, folder: str, subset: str | None = None, needs_test: bool = True
 ) -> tuple[list[Table], list[Table], list[Path]]:
     """Training tables, test tables, and the local files behind them (for the cache's key).
 
-    Where no test split is needed and there is none, there are no test tables.
+    Where no test split is needed and there is none, there are no test tables. ``folder`` is where
+    a local copy would lie in ``--data-dir``.
     """
     # Both are read when the packages are imported. The first: nobody asked us to report which
     # data they use. The second: without a network, look into the download folder at once in
@@ -30,10 +31,9 @@ def open_hub(
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     if not _hub_has_address():
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    short = name.rpartition("/")[2]
-    local = (
-        f"--data {short} --data-dir DIR, with DIR/{short}/train.parquet and "
-        f"DIR/{short}/test.parquet"
+    files_wanted = ["train", "test"] if needs_test else ["train"]
+    local = f"--data {folder.partition('/')[0]} --data-dir DIR, with " + " and ".join(
+        f"DIR/{folder}/{split}.parquet" for split in files_wanted
     )
     try:
         from flwr_datasets import FederatedDataset

@@ -106,8 +106,7 @@ class Reading:
 
     def plays(self, path: Path) -> Decoded:
         """Records from a plain text with speakers."""
-        if self.vocabulary is None:
-            raise RequestError(f"{path}: a text, but '{path.parent.name}' is no data set of texts")
+        assert self.vocabulary is not None
         return decode_texts(read_plays(path), None, self.vocabulary, self.length, str(path))
 
 

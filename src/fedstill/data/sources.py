@@ -35,7 +35,7 @@ def _load(settings: DataSettings, cache_dir: Path | None) -> Dataset:
     if not settings.name.strip():
         raise RequestError(f"data.name is empty{did_you_mean('', SOURCES)}")
     source = SOURCES.get(settings.name)
-    reading = Reading.of(settings, source, text=settings.name.endswith(".txt"))
+    reading = Reading.of(settings, source, text=_is_plain_text(settings))
     name, decoded, fingerprint = _find(settings, source, reading, cache_dir)
     if settings.domains is not None:
         decoded = keep_domains(decoded, settings.domains, name)
@@ -65,9 +65,10 @@ def _find(
         return name, *_from_parts(source, settings, reading, cache_dir)
     if name.startswith("hub:"):
         hub_id = name.removeprefix("hub:")
-        return hub_id, *_from_hub(hub_id, hub_id, reading, cache_dir)
+        short = hub_id.rpartition("/")[2]
+        return hub_id, *_from_hub(hub_id, hub_id, short, reading, cache_dir)
     if source is not None and source.hub is not None and settings.dir is None:
-        return name, *_from_hub(source.hub, name, reading, cache_dir)
+        return name, *_from_hub(source.hub, name, name, reading, cache_dir)
     path = _find_local(settings)
     full = path.resolve()  # "." has no name of its own
     if source is None:
@@ -92,6 +93,12 @@ def _built_in(name: str, settings: DataSettings) -> tuple[Decoded, str]:
         )
         decoded = Decoded(train, test, decoded.class_names, decoded.group_names)
     return decoded, decoded.fingerprint()
+
+
+def _is_plain_text(settings: DataSettings) -> bool:
+    """Whether the name means a plain text, or a folder with one."""
+    path = Path(settings.dir or ".").expanduser() / Path(settings.name).expanduser()
+    return path.suffix == ".txt" or (path / PLAIN_TEXT).is_file()
 
 
 def _whole(settings: DataSettings) -> bool:
@@ -122,18 +129,18 @@ def _part(
     reading: Reading,
     cache_dir: Path | None,
 ) -> tuple[Decoded, str]:
-    name = f"{source.name}-{part.domain}"
+    name, folder = f"{source.name}-{part.domain}", f"{source.name}/{part.domain}"
     if settings.dir is not None:
-        folder = Path(settings.dir).expanduser() / source.name / part.domain
-        if folder.exists():
-            return _from_path(folder, name, settings, reading, cache_dir)
+        path = Path(settings.dir).expanduser() / folder
+        if path.exists():
+            return _from_path(path, name, settings, reading, cache_dir)
     if part.hub is not None:
-        return _from_hub(part.hub, name, reading, cache_dir, part.subset)
+        return _from_hub(part.hub, name, folder, reading, cache_dir, part.subset)
     others = [p.domain for p in source.parts if p is not part]
     raise RequestError(
         f"data set '{source.name}': its domain '{part.domain}' is not on the hub; give --data-dir "
-        f"DIR with DIR/{source.name}/{part.domain}/train.parquet and test.parquet, or leave it "
-        f"out: --set 'data.domains={others}'"
+        f"DIR with DIR/{folder}/train.parquet and test.parquet, or leave it out: "
+        f"--set 'data.domains={others}'"
     )
 
 
@@ -217,11 +224,16 @@ def _from_path(
 
 
 def _from_hub(
-    hub_id: str, name: str, reading: Reading, cache_dir: Path | None, subset: str | None = None
+    hub_id: str,
+    name: str,
+    folder: str,
+    reading: Reading,
+    cache_dir: Path | None,
+    subset: str | None = None,
 ) -> tuple[Decoded, str]:
     from fedstill.data import hub
 
-    train, test, files = hub.open_hub(hub_id, name, subset, reading.needs_test)
+    train, test, files = hub.open_hub(hub_id, name, folder, subset, reading.needs_test)
 
     def decode() -> Decoded:
         return reading.tables(train, test, hub_id)

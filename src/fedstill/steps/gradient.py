@@ -89,7 +89,8 @@ def examine(task: Task, params: Params, records: Records) -> Evaluation:
     by_group: dict[int, float] = {}
     if groups is not None:
         own = groups[records.index]
-        by_group = {g: float(shares[own == g].mean()) for g in own.unique().tolist()}
+        counts, sums = own.bincount(), own.bincount(shares)
+        by_group = {g: float(sums[g] / counts[g]) for g in counts.nonzero().flatten().tolist()}
     return Evaluation(float(shares.sum()) / len(records), loss / len(records), by_group)
 
 
