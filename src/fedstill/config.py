@@ -15,7 +15,14 @@ from typing import Annotated, Any, Literal
 import torch
 from msgspec import Meta
 
-from fedstill.data import SOURCES, CorruptSettings, DataSettings, parse_partition
+from fedstill.data import (
+    CHARACTERS,
+    SOURCES,
+    CorruptSettings,
+    DataSettings,
+    Source,
+    parse_partition,
+)
 from fedstill.defence import DefenceSettings
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import find_method
@@ -112,8 +119,12 @@ def resolve(request: Mapping[str, Any], own_method: Any = None) -> Experiment:
     table = spelled_out(request)
     table.setdefault("method", {})
     table.setdefault("model", {})
+    source = _known_data(table)
+    if source is not None and source.partition is not None:
+        table.setdefault("partition", source.partition)
     if isinstance(table["model"], dict):
-        table["model"] = {"name": DEFAULT_MODEL, **table["model"]}
+        usual = (source.model if source else None) or DEFAULT_MODEL
+        table["model"] = {"name": usual, **table["model"]}
     experiment = convert(table, Experiment, "")
     if "name" not in experiment.method:
         raise RequestError("method: which one? `fedstill list methods` shows them")
@@ -148,6 +159,13 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def deciding(table: Mapping[str, Any]) -> Table:
     """The settings that decide the result, by dotted key and in order."""
     return {k: v for k, v in sorted(flat(table).items()) if k not in _FREE}
+
+
+def _known_data(table: Mapping[str, Any]) -> Source | None:
+    """The entry of the data set that is asked for: what it is usually split and learnt by."""
+    data = table.get("data")
+    name = data.get("name") if isinstance(data, Mapping) else None
+    return SOURCES.get(name) if isinstance(name, str) else None
 
 
 def _settings(table: Table) -> Table:
@@ -191,7 +209,10 @@ def _lasting(data: DataSettings) -> DataSettings:
     local = data.name not in SOURCES and not data.name.startswith("hub:")
     in_dir = data.dir is not None and (Path(data.dir).expanduser() / data.name).exists()
     name = full(data.name) if local and not in_dir and Path(data.name).exists() else data.name
-    return dataclasses.replace(data, name=name, dir=data.dir and full(data.dir))
+    words = data.vocabulary
+    if words is not None and words != CHARACTERS:
+        words = full(words)
+    return dataclasses.replace(data, name=name, dir=data.dir and full(data.dir), vocabulary=words)
 
 
 def _full_engine(experiment: Experiment) -> EngineSettings:

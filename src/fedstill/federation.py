@@ -14,9 +14,11 @@ from fedstill.errors import RunError, WireError
 from fedstill.observer import Observer
 from fedstill.record import RoundMetrics, RunFolder
 from fedstill.setup import Setup
-from fedstill.steps.gradient import evaluate
+from fedstill.steps.gradient import examine
 from fedstill.synthetic import About
 from fedstill.types import Evaluation, Reply, ServerContext
+
+MOST_DOMAINS = 20  # with more groups of test records than this, accuracy is not given for each
 
 
 @dataclass
@@ -198,7 +200,7 @@ class Federation:
             self.folder.write_synthetic(sets, about)
 
     def _evaluate(self, context: ServerContext, state: Any) -> Evaluation:
-        """Accuracy and loss on the test split, in the rounds that have an evaluation."""
+        """How the model does on the test split, in the rounds that have an evaluation."""
         experiment, method, test = self.setup.experiment, self.setup.method, self.setup.test
         if context.round % experiment.eval_every and context.round != experiment.rounds:
             return Evaluation(None, None)
@@ -206,4 +208,12 @@ class Federation:
         if own is not None:
             evaluation: Evaluation = own(context, state, test)
             return evaluation
-        return Evaluation(*evaluate(self.setup.task, method.params(state), test))
+        found = examine(self.setup.task, method.params(state), test)
+        return Evaluation(found.accuracy, found.loss, self._by_domain(found.by_group))
+
+    def _by_domain(self, shares: Mapping[int, float]) -> dict[str, float]:
+        """Accuracy on the test records of every domain; writers and speakers are too many."""
+        names = self.setup.dataset.group_names
+        if len(names) > MOST_DOMAINS:
+            return {}
+        return {f"accuracy/{names[group]}": share for group, share in shares.items()}

@@ -43,8 +43,9 @@ class RoundMetrics:
 
     ``accuracy`` and ``loss`` are of the test split, ``None`` in a round without evaluation.
     ``failed`` gives the reason for every sampled client whose reply is not in the model.
-    ``details`` are the method's own numbers. ``defence`` has a verdict on every client's set where
-    there is one; a client that it dropped is neither among ``clients`` nor among the failed.
+    ``details`` are the method's own numbers, and ``accuracy/DOMAIN`` where the test records have
+    domains. ``defence`` has a verdict on every client's set where there is one; a client that it
+    dropped is neither among ``clients`` nor among the failed.
     """
 
     round: int

@@ -21,7 +21,7 @@ from fedstill.data import (
 )
 from fedstill.engine.client import ClientRunner
 from fedstill.errors import RequestError
-from fedstill.models import Model
+from fedstill.models import MODELS, Model
 from fedstill.rng import Rng
 from fedstill.types import Task
 
@@ -50,7 +50,7 @@ class Setup:
     def task(self) -> Task:
         data, experiment = self.dataset, self.experiment
         return Task(
-            model=self.own_model or experiment.build_model(data.shape, data.classes),
+            model=self.own_model or self._named_model(),
             shape=data.shape,
             classes=data.classes,
             clients=self.partition.clients,
@@ -58,6 +58,20 @@ class Setup:
             scaling=data.scaling,
             device=torch.device(experiment.device),
         )
+
+    def _named_model(self) -> Model:
+        """The network that the experiment names, if it reads what these records are."""
+        data, name = self.dataset, self.experiment.model["name"]
+        model = self.experiment.build_model(data.shape, data.classes)
+        reads_tokens = model.continuous_shape is not None
+        if name in MODELS and reads_tokens != data.tokens:
+            kind, remedy = (
+                ("text", "gru or transformer") if data.tokens else ("no text", "mlp or convnet")
+            )
+            raise RequestError(
+                f"model: '{name}' cannot read '{data.name}': its records are {kind}; use {remedy}"
+            )
+        return model
 
     @cached_property
     def runner(self) -> ClientRunner:

@@ -79,6 +79,11 @@ class StoredSet:
 
 def set_specs(task: Task, images_per_class: int, field: str) -> dict[str, TensorSpec]:
     """What a set of hard-labelled images looks like on the wire, under the field ``field``."""
+    if task.model.continuous_shape is not None:
+        raise RequestError(
+            "method: it distils images of every class, and the records are text; "
+            "fedavg, fedprox, scaffold and others that send weights take any records"
+        )
     number = (images_per_class, task.classes * images_per_class)
     return {
         f"{field}.images": TensorSpec((number, *task.shape)),

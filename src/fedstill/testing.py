@@ -9,11 +9,15 @@
 
 Each check runs the method on a toy problem (three clients, a few dozen 8x8 digits, a small
 network) and raises ``AssertionError`` where the method breaks a rule that the engines rely on.
+``with on(toy_text): check(MyMethod())`` does so on a text with three speakers.
 """
 
 import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +26,13 @@ from torch import Tensor
 
 from fedstill import tree, wire
 from fedstill.config import resolve
-from fedstill.data import Dataset, DataSettings, Partition, Split, load
+from fedstill.data import Dataset, DataSettings, Partition, Scaling, Split, load
+from fedstill.data.text import decode_texts
+from fedstill.data.vocabulary import find_vocabulary
 from fedstill.engine.client import Answer, Work
 from fedstill.engine.local import InProcess, Progress
 from fedstill.federation import Federation
-from fedstill.models import ConvNet, Model
+from fedstill.models import GRU, ConvNet, Model
 from fedstill.observer import Observer
 from fedstill.record import RunFolder
 from fedstill.setup import Setup
@@ -43,6 +49,58 @@ def toy_data() -> Dataset:
     return dataclasses.replace(digits, name="toy", train=few, test=few)
 
 
+@dataclass(frozen=True)
+class Toy:
+    """A toy problem: records, the client of each (int32), and a network for them."""
+
+    data: Dataset
+    owner: Tensor
+    model: Model
+
+
+def toy_digits() -> Toy:
+    """Digits; the first client holds few classes, the last one many."""
+    data = toy_data()
+    owner = (data.train.labels // 2).clamp(max=_CLIENTS - 1).int()
+    return Toy(data, owner, ConvNet(data.shape, data.classes, width=4))
+
+
+def toy_text() -> Toy:
+    """Three speakers who say much the same, each of other things."""
+    said = {
+        name: "".join(f"the {thing} sees a {other}.\n" for thing in things for other in things)
+        for name, things in (("ANN", ("cat", "cow")), ("BEN", ("sun", "moon", "sea")))
+    }
+    said["CLEO"] = said["BEN"].upper() + said["ANN"]
+    vocabulary = find_vocabulary(None)
+    decoded = decode_texts(said, None, vocabulary, 8, "toy")
+    data = Dataset(
+        "toy text",
+        decoded.train,
+        decoded.test,
+        decoded.class_names,
+        Scaling((), ()),
+        decoded.fingerprint(),
+        decoded.group_names,
+    )
+    assert data.train.groups is not None
+    model = GRU(data.shape, data.classes, embedding=8, width=12)
+    return Toy(data, data.train.groups.int(), model)
+
+
+_TOY: ContextVar[Callable[[], Toy]] = ContextVar("toy", default=toy_digits)
+
+
+@contextmanager
+def on(toy: Callable[[], Toy]) -> Iterator[None]:
+    """Inside the block, checks run on this toy problem."""
+    token = _TOY.set(toy)
+    try:
+        yield
+    finally:
+        _TOY.reset(token)
+
+
 def toy_setup(
     method: Any,
     *,
@@ -51,9 +109,9 @@ def toy_setup(
     codec: str = "float32",
     model: Model | None = None,
 ) -> Setup:
-    """The toy problem for this method; the first client holds few classes, the last one many."""
-    data = toy_data()
-    owner = (data.train.labels // 2).clamp(max=_CLIENTS - 1).int()
+    """The toy problem for this method."""
+    toy = _TOY.get()()
+    owner = toy.owner
     pooled = bool(getattr(method, "pooled", False))
     partition = Partition(torch.zeros_like(owner), 1) if pooled else Partition(owner, _CLIENTS)
     experiment = resolve(
@@ -66,8 +124,8 @@ def toy_setup(
         },
         own_method=method,
     )
-    network = model or ConvNet(data.shape, data.classes, width=4)
-    return Setup(experiment, data, partition, own_method=method, own_model=network)
+    network = model or toy.model
+    return Setup(experiment, toy.data, partition, own_method=method, own_model=network)
 
 
 def toy_run(method: Any, folder: Path, *, engine: Any = None, **options: Any) -> Federation:

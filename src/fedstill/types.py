@@ -41,8 +41,16 @@ M_co = TypeVar("M_co", covariant=True)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Loss of each record; labels are class numbers or distributions over the classes."""
-    return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    """Loss of each record; labels are class numbers or distributions over the classes.
+
+    Where a record has many positions (logits [N, L, classes]: a text), its loss is the mean over
+    them. A position whose label is -100 asks for nothing and costs nothing.
+    """
+    if logits.dim() == 2:
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    flat = labels.flatten(0, logits.dim() - 2)
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, -2), flat, reduction="none")
+    return losses.view(len(logits), -1).mean(1)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 import io
 import json
-from collections.abc import Callable, Sequence
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +72,68 @@ def small_set(tmp_path: Path, write_parquet: Writer) -> Path:
     write_parquet(folder / "train.parquet", [png(i) for i in range(12)], labels, names)
     write_parquet(folder / "test.parquet", [png(100 + i) for i in range(4)], labels[:4], names)
     return folder
+
+
+class Stored:
+    """Behaves like a datasets.Dataset over a parquet file."""
+
+    def __init__(self, path: Path, *, columns: list[str] | None = None, files: bool = True) -> None:
+        self.path, self.files = path, files
+        self.table = pq.read_table(path, columns=columns)
+        self.cache_files = [{"filename": str(path)}] if files else []
+        self.features = types.SimpleNamespace(arrow_schema=pq.read_schema(path))
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def with_format(self, kind: str) -> "Stored":
+        assert kind == "arrow"
+        return self
+
+    def select_columns(self, columns: list[str]) -> "Stored":
+        return Stored(self.path, columns=columns)
+
+    def iter(self, batch_size: int) -> Iterator[pa.Table]:
+        assert batch_size > 1
+        for start in range(0, len(self), 3):  # several batches, whatever was asked for
+            yield self.table.slice(start, 3)
+
+
+# What is on the hub: splits by name and subset of a data set.
+Hub = dict[tuple[str, str | None], dict[str, Stored]]
+
+
+@pytest.fixture
+def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """A hub whose data sets the test puts there, behind flwr_datasets' own interface."""
+    sets: Hub = {}
+
+    class FederatedDataset:
+        def __init__(
+            self,
+            *,
+            dataset: str,
+            partitioners: dict[str, int],
+            shuffle: bool,
+            subset: str | None = None,
+        ) -> None:
+            assert not shuffle
+            assert partitioners == {}
+            if (dataset, subset) not in sets:
+                raise ConnectionError("no route\nto host")
+            self.splits = sets[dataset, subset]
+
+        def load_split(self, split: str) -> Stored:
+            if split not in self.splits:
+                raise ValueError(f"The given split: '{split}' is not present")
+            return self.splits[split]
+
+    package = types.ModuleType("flwr_datasets")
+    package.FederatedDataset = FederatedDataset  # type: ignore[attr-defined]
+    tables = types.ModuleType("datasets.table")
+    tables.embed_table_storage = lambda table: table  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flwr_datasets", package)
+    monkeypatch.setitem(sys.modules, "datasets", types.ModuleType("datasets"))
+    monkeypatch.setitem(sys.modules, "datasets.table", tables)
+    monkeypatch.setattr("fedstill.data.hub._hub_has_address", lambda: True)
+    return sets

@@ -1,7 +1,6 @@
 """Names, folders, files and the hub: what each name means, and what a wrong one says."""
 
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from fedstill.data import SOURCES, DataSettings, Scaling, load
 from fedstill.data.digits import SCALING
 from fedstill.errors import RequestError
 
-from .conftest import png
+from .conftest import Hub, Stored, png
 
 
 def refused(settings: DataSettings) -> str:
@@ -60,12 +59,17 @@ def test_digits_resize_and_refuse_columns() -> None:
 
 
 def test_every_source_is_described() -> None:
-    assert set(SOURCES) == {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100"}
+    images = {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "femnist"}
+    domains = {"digit-domains", "digit-five", "office-home"}
+    texts = {"shakespeare", "reddit"}
+    assert set(SOURCES) == images | domains | texts
     for name, source in SOURCES.items():
         assert source.name == name
         assert source.description
         assert len(source.scaling.mean) == len(source.scaling.std)
-        assert (source.hub is None) == (name == "digits")
+        assert source.built_in == (name in ("digits", "digit-domains"))
+        assert (source.model is not None) == source.text == (name in texts)
+        assert (source.partition == "natural") == (name in domains | texts | {"femnist"})
     assert SOURCES["digits"].scaling == SCALING
 
 
@@ -195,33 +199,7 @@ def test_the_hub_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--data-dir DIR" in message
 
 
-class FakeHub:
-    """Behaves like flwr_datasets.FederatedDataset over splits in memory."""
-
-    splits: dict[str, object] = {}  # noqa: RUF012
-
-    def __init__(self, *, dataset: str, partitioners: dict[str, int], shuffle: bool) -> None:
-        assert not shuffle
-        assert partitioners == {}
-        if dataset == "nobody/there":
-            raise ConnectionError("no route\nto host")
-
-    def load_split(self, split: str) -> object:
-        if split not in self.splits:
-            raise ValueError(f"The given split: '{split}' is not present")
-        return self.splits[split]
-
-
-@pytest.fixture
-def fake_hub(monkeypatch: pytest.MonkeyPatch) -> type[FakeHub]:
-    package = types.ModuleType("flwr_datasets")
-    package.FederatedDataset = FakeHub  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "flwr_datasets", package)
-    monkeypatch.setattr("fedstill.data.hub._hub_has_address", lambda: True)
-    return FakeHub
-
-
-def test_a_hub_failure_is_one_line(fake_hub: type[FakeHub]) -> None:
+def test_a_hub_failure_is_one_line(fake_hub: Hub) -> None:
     message = refused(DataSettings(name="hub:nobody/there"))
     assert "no route to host" in message
     assert "--data-dir DIR" in message
@@ -229,45 +207,18 @@ def test_a_hub_failure_is_one_line(fake_hub: type[FakeHub]) -> None:
 
 
 @pytest.mark.parametrize("files", [True, False])
-def test_a_hub_data_set_decodes_like_a_file(
-    fake_hub: type[FakeHub],
-    small_set: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    files: bool,
-) -> None:
-    tables = types.ModuleType("datasets.table")
-    tables.embed_table_storage = lambda table: table  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "datasets", types.ModuleType("datasets"))
-    monkeypatch.setitem(sys.modules, "datasets.table", tables)
-    import pyarrow.parquet as pq
-
-    class Stored:
-        def __init__(self, path: Path, columns: list[str] | None = None) -> None:
-            self.path = path
-            self.table = pq.read_table(path, columns=columns)
-            self.cache_files = [{"filename": str(path)}] if files else []
-            self.features = types.SimpleNamespace(arrow_schema=pq.read_schema(path))
-
-        def __len__(self) -> int:
-            return int(self.table.num_rows)
-
-        def with_format(self, kind: str) -> "Stored":
-            assert kind == "arrow"
-            return self
-
-        def select_columns(self, columns: list[str]) -> "Stored":
-            return Stored(self.path, columns)
-
-        def iter(self, batch_size: int) -> object:
-            yield self.table
-
+def test_a_hub_data_set_decodes_like_a_file(fake_hub: Hub, small_set: Path, files: bool) -> None:
     splits = {"train": "train.parquet", "validation": "test.parquet"}
-    monkeypatch.setattr(fake_hub, "splits", {k: Stored(small_set / v) for k, v in splits.items()})
+    fake_hub["some/set", None] = {
+        split: Stored(small_set / file, files=files) for split, file in splits.items()
+    }
     from_hub = load(DataSettings(name="hub:some/set"))
     from_file = load(DataSettings(name=str(small_set)))
     assert from_hub.name == "some/set"
     assert from_hub.fingerprint == from_file.fingerprint
     assert torch.equal(from_hub.test.inputs, from_file.test.inputs)
+    del fake_hub["some/set", None]["validation"]
+    assert "'valid' is not present" in refused(DataSettings(name="hub:some/set"))
 
 
 def test_without_an_address_the_hub_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:

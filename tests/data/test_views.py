@@ -9,8 +9,16 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from fedstill.data import partition_picture, partition_table
+from fedstill.data import (
+    DataSettings,
+    load,
+    partition_picture,
+    partition_table,
+    samples_picture,
+)
 from fedstill.data.colours import NOTHING, shade, short_number
+from fedstill.errors import RequestError
+from fedstill.testing import toy_text
 
 
 def counts(clients: int, classes: int) -> np.ndarray:
@@ -95,3 +103,27 @@ def test_colours_deepen() -> None:
 )
 def test_short_numbers(value: int, text: str) -> None:
     assert short_number(value) == text
+
+
+def test_a_picture_of_every_domain(tmp_path: Path) -> None:
+    data = load(DataSettings(name="digit-domains", domains=("plain", "inverted")))
+    samples_picture(data, tmp_path / "domains.png")
+    with Image.open(tmp_path / "domains.png") as image:
+        assert image.width > 10 * image.height / 4
+        pixels = np.asarray(image.convert("L")).astype(int)
+    left = image.width - 2 * (24 + 47 * 10)
+    rows = [pixels[2 * (72 + 47 * row) :, left:][:88, :88] for row in range(2)]
+    assert np.array_equal(rows[0], 255 - rows[1])  # the first digit, and the same in black
+    with pytest.raises(RequestError, match="are not pictures"):
+        samples_picture(toy_text().data, tmp_path / "text.png")
+
+
+def test_tables_and_pictures_say_what_is_counted(tmp_path: Path) -> None:
+    console = Console(width=80, record=True, no_color=True, file=io.StringIO())
+    console.print(partition_table(counts(3, 4), list("abcd"), unit="tokens"))
+    text = console.export_text()
+    assert "tokens" in text
+    assert "records" not in text
+    partition_picture(counts(3, 4), list("abcd"), tmp_path / "t.png", unit="tokens")
+    partition_picture(counts(3, 4), list("abcd"), tmp_path / "r.png")
+    assert (tmp_path / "t.png").read_bytes() != (tmp_path / "r.png").read_bytes()

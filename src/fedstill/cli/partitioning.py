@@ -25,8 +25,12 @@ def partition_command(
         int | None, typer.Option(help="Number of clients.", show_default="10")
     ] = None,
     partition: Annotated[
-        str, typer.Option(help="iid, dirichlet:ALPHA, classes:N, quantity:ALPHA or natural.")
-    ] = "dirichlet:0.1",
+        str | None,
+        typer.Option(
+            help="iid, dirichlet:ALPHA, classes:N, quantity:ALPHA or natural.",
+            show_default="dirichlet:0.1, or natural where the data have clients",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same partition as `fedstill run`.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
     set_: Annotated[
@@ -39,7 +43,7 @@ def partition_command(
         bool, typer.Option("--json", help="Print the counts as the last line of output.")
     ] = False,
 ) -> None:
-    """Show which client holds how many records of which class.
+    """Show which client holds how many records of which class; of texts, how many tokens.
 
     A table on the terminal and a picture in a PNG file. `fedstill run` with the same options and
     seed deals the records out in just this way.
@@ -53,14 +57,16 @@ def partition_command(
     }
     overrides = nested(dict(parse_override(text) for text in set_ or ()))
     # The partition does not depend on the method, so any will do here.
-    experiment = resolve(merged({"method": {"name": "fedavg"}}, nested(words), overrides))
+    given = nested({key: value for key, value in words.items() if value is not None})
+    experiment = resolve(merged({"method": {"name": "fedavg"}}, given, overrides))
     dataset = load(experiment.data)
     dealt = deal(experiment, dataset, pooled=False)
     counts = dealt.counts(dataset.train.labels, dataset.classes)
     console = Console()
-    console.print(partition_table(counts, dataset.class_names))
+    unit = "tokens" if dataset.tokens else "records"
+    console.print(partition_table(counts, dataset.class_names, unit=unit))
     skew = describe(counts)
-    partition_picture(counts, dataset.class_names, out)
+    partition_picture(counts, dataset.class_names, out, unit=unit)
     console.print(f"picture: {out}", markup=False, highlight=False, soft_wrap=True)
     if json:
         answer = {**skew, "sha256": dealt.digest, "counts": counts.tolist()}

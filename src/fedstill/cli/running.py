@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedstill.cli.progress import ProgressConsole, in_bytes, in_percent, in_time, progress_for
-from fedstill.record import Summary
+from fedstill.record import RoundMetrics, Summary
 from fedstill.run import run
 from fedstill.tables import parse_override
 
@@ -35,7 +35,7 @@ def run_command(
         str | None,
         typer.Option(
             help="iid, dirichlet:ALPHA, classes:N, quantity:ALPHA or natural.",
-            show_default="dirichlet:0.1",
+            show_default="dirichlet:0.1, or natural where the data have clients",
         ),
     ] = None,
     participation: Annotated[
@@ -46,7 +46,7 @@ def run_command(
         str | None,
         typer.Option(
             help="A name of `fedstill list models`, or package.module:function.",
-            show_default="convnet-small",
+            show_default="convnet-small; gru for text",
         ),
     ] = None,
     engine: Annotated[
@@ -106,8 +106,17 @@ def run_command(
     finally:
         watcher.stop()
     _print_outcome(result.folder, result.summary)
+    _print_domains(result.metrics[-1])
     if json:
         sys.stdout.write(msgspec.json.encode(result.summary).decode() + "\n")
+
+
+def _print_domains(last: RoundMetrics) -> None:
+    """Accuracy on the test records of every domain, where they have any."""
+    shares = {k.partition("/")[2]: v for k, v in last.details.items() if k.startswith("accuracy/")}
+    if shares:
+        words = ", ".join(f"{name} {in_percent(share)}" for name, share in shares.items())
+        Console(soft_wrap=True, highlight=False).print(f"by domain: {words}", markup=False)
 
 
 def _print_outcome(folder: Path, summary: Summary) -> None:

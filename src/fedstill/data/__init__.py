@@ -15,11 +15,14 @@ from fedstill.data.partition_spec import (
     parse_partition,
 )
 from fedstill.data.picture import partition_picture
+from fedstill.data.samples import samples_picture
 from fedstill.data.skew import describe
 from fedstill.data.sources import SOURCES, DataSettings, Source, load
 from fedstill.data.terminal import partition_table
+from fedstill.data.vocabulary import CHARACTERS
 
 __all__ = [
+    "CHARACTERS",
     "SOURCES",
     "Classes",
     "CorruptSettings",
@@ -44,4 +47,5 @@ __all__ = [
     "partition",
     "partition_picture",
     "partition_table",
+    "samples_picture",
 ]

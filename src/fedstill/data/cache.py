@@ -20,7 +20,7 @@ from fedstill.data.dataset import Split
 from fedstill.data.decoded import Decoded
 from fedstill.files import read_safetensors, write_safetensors
 
-FORMAT = 1  # raise it when decoding or the layout of the file changes
+FORMAT = 2  # raise it when decoding or the layout of the file changes
 
 
 def cache_folder() -> Path:
@@ -96,7 +96,7 @@ def _read(path: Path) -> tuple[Decoded, str] | None:
             train=Split(
                 tensors["train.inputs"], tensors["train.labels"], tensors.get("train.groups")
             ),
-            test=Split(tensors["test.inputs"], tensors["test.labels"]),
+            test=Split(tensors["test.inputs"], tensors["test.labels"], tensors.get("test.groups")),
             class_names=tuple(metadata["class_names"]),
             group_names=tuple(metadata["group_names"]),
         )

@@ -10,7 +10,8 @@ from torch import Tensor
 class Split:
     """All records of one split: ``inputs`` [N, ...] (uint8 images or tokens), ``labels`` [N].
 
-    ``groups`` names the natural owner of every record (a writer, a speaker, a hospital) as an
+    The records of a text have a label at every position, [N, positions]; -100 asks for nothing.
+    ``groups`` names the natural owner of every record (a writer, a speaker, a domain) as an
     index into ``Dataset.group_names``; it is ``None`` where the data have no such column.
     """
 
@@ -73,6 +74,11 @@ class Dataset:
     @property
     def classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the inputs are numbers of tokens: text, not pixels or measurements."""
+        return not self.scaling.mean and not self.train.inputs.is_floating_point()
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Decoded:
             "train.groups": self.train.groups,
             "test.inputs": self.test.inputs,
             "test.labels": self.test.labels,
+            "test.groups": self.test.groups,
         }
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 

@@ -17,18 +17,23 @@ from fedstill.errors import RequestError
 TEST_SPLITS = ("test", "validation", "valid")
 
 
-def open_hub(hub_id: str, name: str) -> tuple[list[Table], list[Table], list[Path]]:
-    """Training tables, test tables, and the local files behind them (for the cache's key)."""
+def open_hub(
+    hub_id: str, name: str, folder: str, subset: str | None = None, needs_test: bool = True
+) -> tuple[list[Table], list[Table], list[Path]]:
+    """Training tables, test tables, and the local files behind them (for the cache's key).
+
+    Where no test split is needed and there is none, there are no test tables. ``folder`` is where
+    a local copy would lie in ``--data-dir``.
+    """
     # Both are read when the packages are imported. The first: nobody asked us to report which
     # data they use. The second: without a network, look into the download folder at once in
     # place of half a minute of retries.
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     if not _hub_has_address():
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    short = name.rpartition("/")[2]
-    local = (
-        f"--data {short} --data-dir DIR, with DIR/{short}/train.parquet and "
-        f"DIR/{short}/test.parquet"
+    files_wanted = ["train", "test"] if needs_test else ["train"]
+    local = f"--data {folder.partition('/')[0]} --data-dir DIR, with " + " and ".join(
+        f"DIR/{folder}/{split}.parquet" for split in files_wanted
     )
     try:
         from flwr_datasets import FederatedDataset
@@ -40,17 +45,21 @@ def open_hub(hub_id: str, name: str) -> tuple[list[Table], list[Table], list[Pat
     try:
         # No partitioners: partitions are ours (see partition.py). Unshuffled: the order of the
         # records is part of the fingerprint.
-        federated = FederatedDataset(dataset=hub_id, partitioners={}, shuffle=False)
-        train = federated.load_split("train")
-        test = _test_split(federated)
-        files = [Path(f["filename"]) for split in (train, test) for f in split.cache_files]
+        part = {} if subset is None else {"subset": subset}
+        federated = FederatedDataset(dataset=hub_id, partitioners={}, shuffle=False, **part)
+        splits = {"train": federated.load_split("train")}
+        test = _test_split(federated, needs_test)
+        if test is not None:
+            splits["test"] = test
+        files = [Path(f["filename"]) for split in splits.values() for f in split.cache_files]
     except Exception as error:  # no network, no such data set, no such split, a full disk...
         reason = " ".join(str(error).split()) or type(error).__name__
         raise RequestError(
             f"data set '{name}' could not be loaded from the hub ({reason[:160]}); "
             f"without a network give {local}"
         ) from error
-    return [_table(train, f"{hub_id} (train)")], [_table(test, f"{hub_id} (test)")], files
+    tables = {name: [_table(split, f"{hub_id} ({name})")] for name, split in splits.items()}
+    return tables["train"], tables.get("test", []), files
 
 
 def _hub_has_address() -> bool:
@@ -65,13 +74,15 @@ def _hub_has_address() -> bool:
     return True
 
 
-def _test_split(federated: Any) -> Any:
+def _test_split(federated: Any, needed: bool) -> Any:
     for split in TEST_SPLITS:
         try:
             return federated.load_split(split)
         except ValueError as error:
             refused = error
-    raise refused
+    if needed:
+        raise refused
+    return None
 
 
 def _table(split: Any, place: str) -> Table:

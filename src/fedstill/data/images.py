@@ -35,11 +35,14 @@ class ImageForm:
     threads: int = 1
 
     @classmethod
-    def of_first(cls, encoded: Encoded, size: int | None, where: str) -> "ImageForm":
-        """Grey where the first image is grey, else RGB; its own size, or a square of ``size``."""
+    def of_first(
+        cls, encoded: Encoded, size: int | None, where: str, channels: int | None = None
+    ) -> "ImageForm":
+        """Grey where the first image is grey, else RGB (or ``channels``); its own size, or a
+        square of ``size``."""
         try:
             with _open(encoded) as image:
-                channels = 1 if image.mode in _GREY else 3
+                channels = channels or (1 if image.mode in _GREY else 3)
                 width, height = image.size
         except Exception as error:
             raise _corrupt(where, error) from error

@@ -61,3 +61,13 @@ def number_groups(owners: NDArray[np.generic]) -> tuple[Tensor, tuple[str, ...]]
     """Owners' names or numbers as indices into their sorted names."""
     names, index = np.unique(owners, return_inverse=True)
     return torch.from_numpy(index.astype(np.int64)), tuple(str(name) for name in names)
+
+
+def number_more_groups(
+    owners: NDArray[np.generic], known: tuple[str, ...]
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Owners as indices into ``known`` names, with those that are new in the end."""
+    index, new_names = number_groups(owners)
+    names = (*known, *(name for name in new_names if name not in set(known)))
+    place = {name: number for number, name in enumerate(names)}
+    return torch.tensor([place[name] for name in new_names])[index], names

@@ -69,8 +69,12 @@ class Partition:
         return self._start.diff()
 
     def counts(self, labels: Tensor, classes: int) -> Tensor:
-        """Records of each class at each client: int64 [clients, classes]."""
-        cells = self.owner.long() * classes + labels.long()
+        """Records of each class at each client: int64 [clients, classes].
+
+        Of texts, whose labels are [N, positions], it is the positions that are counted.
+        """
+        owner = self.owner.long().view(-1, *[1] * (labels.dim() - 1)).expand(labels.shape)
+        cells = (owner * classes + labels.long())[labels >= 0]
         return torch.bincount(cells, minlength=self.clients * classes).view(self.clients, classes)
 
     @property
@@ -119,6 +123,11 @@ def partition(
     """
     if isinstance(spec, str):
         spec = parse_partition(spec)
+    if labels.dim() > 1 and isinstance(spec, Dirichlet | Classes):
+        raise RequestError(
+            f"partition {spec}: a text has no class of its own; "
+            "use natural (one client a speaker), iid or quantity:ALPHA"
+        )
     known = labels.cpu().numpy().astype(np.int64)
     if isinstance(spec, Natural):
         owner, clients = deal_natural(None if groups is None else groups.cpu().numpy(), clients)

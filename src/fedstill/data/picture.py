@@ -49,8 +49,12 @@ def partition_picture(
     *,
     title: str = "Who holds what",
     subtitle: str | None = None,
+    unit: str = "records",
 ) -> None:
-    """Draw the counts [clients, classes] to a PNG file (only Pillow is needed)."""
+    """Draw the counts [clients, classes] to a PNG file (only Pillow is needed).
+
+    ``unit`` is what is counted: records, or the tokens of a text.
+    """
     table = as_counts(counts)
     rows, clients_per_row = _rows(table)
     label_space = max(text_width(name, 11) for name in class_names)
@@ -63,15 +67,15 @@ def partition_picture(
     skew = describe(table)
     pen.text(_MARGIN, 24, title, 19, _INK, "lt", bold=True)
     facts = (
-        f"{skew['clients']:,} clients · {skew['records']:,} records · {len(class_names)} classes · "
+        f"{skew['clients']:,} clients · {skew['records']:,} {unit} · {len(class_names)} classes · "
         f"label entropy {skew['label_entropy']:.2f} of {skew['label_entropy_all']:.2f} bits"
     )
     pen.text(_MARGIN, 51, f"{subtitle} · {facts}" if subtitle else facts, 11.5, _SOFT, "lt")
     _draw_class_names(pen, plan, class_names)
     _draw_cells(pen, plan, rows)
     _draw_clients(pen, plan, clients_per_row)
-    _draw_totals(pen, plan, rows)
-    _draw_legend(pen, plan, float(rows.max()), clients_per_row)
+    _draw_totals(pen, plan, rows, unit)
+    _draw_legend(pen, plan, float(rows.max()), clients_per_row, unit)
     _save(image, Path(path_png))
 
 
@@ -141,10 +145,10 @@ def _draw_clients(pen: Pen, plan: _Layout, clients_per_row: int) -> None:
         pen.text(plan.left - 10, y, str(row * clients_per_row), 11, _INK, "rm")
 
 
-def _draw_totals(pen: Pen, plan: _Layout, rows: NDArray[np.float64]) -> None:
+def _draw_totals(pen: Pen, plan: _Layout, rows: NDArray[np.float64], unit: str) -> None:
     totals = rows.sum(axis=1)
     left = plan.right + _GAP
-    pen.text(left, plan.top - 12, "records", 11, _SOFT, "lm")
+    pen.text(left, plan.top - 12, unit, 11, _SOFT, "lm")
     # Thin rows have no room for a number each: then the longest bar alone is labelled.
     numbered = range(len(totals)) if plan.cell_height >= 18 else [int(totals.argmax())]
     share = 0.5 if plan.cell_height >= 18 else 0.7 if plan.cell_height > 1 else 1.0
@@ -162,7 +166,7 @@ def _draw_totals(pen: Pen, plan: _Layout, rows: NDArray[np.float64]) -> None:
             pen.text(left + length + 6, y, text, 11, ink, "lm")
 
 
-def _draw_legend(pen: Pen, plan: _Layout, most: float, clients_per_row: int) -> None:
+def _draw_legend(pen: Pen, plan: _Layout, most: float, clients_per_row: int, unit: str) -> None:
     y, steps, width = plan.bottom + 22, 90, 180.0
     for step in range(steps):
         colour = shade((step + 0.5) / steps)
@@ -170,9 +174,9 @@ def _draw_legend(pen: Pen, plan: _Layout, most: float, clients_per_row: int) -> 
     for level in (0.0, 0.5, 1.0):  # colour follows the square root of the count
         x = plan.left + level * width
         pen.text(x, y + 19, short_number(most * level**2), 10, _SOFT, "mm")
-    note = "records of a class at a client"
+    note = f"{unit} of a class at a client"
     if clients_per_row > 1:
-        note = f"records of a class at a client (each row: mean of {clients_per_row} clients)"
+        note = f"{unit} of a class at a client (each row: mean of {clients_per_row} clients)"
     pen.text(plan.left + width + 14, y + 4.5, note, 11, _SOFT, "lm")
 
 

@@ -1,84 +1,25 @@
-"""Where data come from: the table of known names, and loading by name, folder or file."""
+"""Loading by name, folder or file."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from fedstill.data import digits
+from fedstill.data import digit_domains, digits
 from fedstill.data.arrays import read_npz
 from fedstill.data.cache import cached
+from fedstill.data.catalogue import SOURCES, Part, Source
 from fedstill.data.dataset import Dataset, Scaling, Split
 from fedstill.data.decoded import Decoded
 from fedstill.data.folder import is_image_folder, read_image_folder
 from fedstill.data.images import resize_images
+from fedstill.data.natural import check_domains, join, keep_domains
+from fedstill.data.reading import DataSettings, Reading
 from fedstill.data.scaling import choose_scaling
 from fedstill.errors import RequestError, did_you_mean
 
+__all__ = ["SOURCES", "DataSettings", "Source", "load"]
 
-@dataclass(frozen=True)
-class Source:
-    """A data set known by name. Its constants are public; they are never recomputed."""
-
-    name: str
-    description: str
-    hub: str | None
-    scaling: Scaling
-
-
-SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (
-        Source(
-            "digits",
-            "1,797 handwritten digits of 8x8 pixels, built in",
-            None,
-            digits.SCALING,
-        ),
-        Source(
-            "mnist",
-            "70,000 handwritten digits of 28x28 pixels",
-            "ylecun/mnist",
-            Scaling((0.1307,), (0.3081,)),
-        ),
-        Source(
-            "fashion-mnist",
-            "70,000 pictures of clothes, 10 kinds, 28x28 pixels",
-            "zalando-datasets/fashion_mnist",
-            Scaling((0.2860,), (0.3530,)),
-        ),
-        Source(
-            "cifar10",
-            "60,000 colour photographs, 10 classes, 32x32 pixels",
-            "uoft-cs/cifar10",
-            Scaling((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-        ),
-        Source(
-            "cifar100",
-            "60,000 colour photographs, 100 classes, 32x32 pixels",
-            "uoft-cs/cifar100",
-            Scaling((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-        ),
-    )
-}
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """What to load and how to read it: the ``[data]`` section of a configuration.
-
-    ``name`` is a known name, ``hub:OWNER/NAME``, or the path of a folder or ``.npz`` file.
-    ``image_size`` resizes every image to that square; without it all must have one size.
-    """
-
-    name: str = "digits"
-    dir: str | None = None
-    image_column: str | None = None
-    label_column: str | None = None
-    client_column: str | None = None
-    image_size: int | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+PLAIN_TEXT = "input.txt"  # a text data set as one file, in place of tables
 
 
 def load(settings: DataSettings, *, cache_dir: Path | None = None) -> Dataset:
@@ -93,48 +34,114 @@ def load(settings: DataSettings, *, cache_dir: Path | None = None) -> Dataset:
 def _load(settings: DataSettings, cache_dir: Path | None) -> Dataset:
     if not settings.name.strip():
         raise RequestError(f"data.name is empty{did_you_mean('', SOURCES)}")
-    if settings.image_size is not None and settings.image_size < 1:
-        raise RequestError(f"data.image_size = {settings.image_size}: must be 1 or more")
     source = SOURCES.get(settings.name)
-    default = source.scaling if source else None
-    if settings.name == "digits":
-        name, (decoded, fingerprint) = "digits", _digits(settings)
-    elif settings.name.startswith("hub:"):
-        name = settings.name.removeprefix("hub:")
-        decoded, fingerprint = _from_hub(name, name, settings, cache_dir)
-    elif source is not None and source.hub is not None and settings.dir is None:
-        name = settings.name
-        decoded, fingerprint = _from_hub(source.hub, name, settings, cache_dir)
-    else:
-        path = _find_local(settings)
-        full = path.resolve()  # "." has no name of its own
-        name = settings.name if source else full.stem if full.is_file() else full.name
-        decoded, fingerprint = _from_path(path, name, settings, cache_dir)
-    if default is None and decoded.train.inputs.dtype != torch.uint8:
-        scaling = choose_scaling(settings.mean, settings.std, (), decoded.channels, name)
-    else:
-        scaling = choose_scaling(settings.mean, settings.std, default, decoded.channels, name)
+    reading = Reading.of(settings, source, text=_is_plain_text(settings))
+    name, decoded, fingerprint = _find(settings, source, reading, cache_dir)
+    if settings.domains is not None:
+        decoded = keep_domains(decoded, settings.domains, name)
+        fingerprint = decoded.fingerprint()
+    default: Scaling | tuple[()] | None = source.scaling if source else None
+    if decoded.train.inputs.dtype != torch.uint8:  # tokens and floats are used as they are
+        default = ()
     return Dataset(
         name=name,
         train=decoded.train,
         test=decoded.test,
         class_names=decoded.class_names,
-        scaling=scaling,
+        scaling=choose_scaling(settings.mean, settings.std, default, decoded.channels, name),
         fingerprint=fingerprint,
         group_names=decoded.group_names,
     )
 
 
-def _digits(settings: DataSettings) -> tuple[Decoded, str]:
-    _refuse_columns(settings, "the built-in digits have")
-    train, test = digits.load_digits()
+def _find(
+    settings: DataSettings, source: Source | None, reading: Reading, cache_dir: Path | None
+) -> tuple[str, Decoded, str]:
+    """The data set's name, its records and their fingerprint, wherever they come from."""
+    name = settings.name
+    if source is not None and source.built_in:
+        return name, *_built_in(name, settings)
+    if source is not None and source.parts and not _whole(settings):
+        return name, *_from_parts(source, settings, reading, cache_dir)
+    if name.startswith("hub:"):
+        hub_id = name.removeprefix("hub:")
+        short = hub_id.rpartition("/")[2]
+        return hub_id, *_from_hub(hub_id, hub_id, short, reading, cache_dir)
+    if source is not None and source.hub is not None and settings.dir is None:
+        return name, *_from_hub(source.hub, name, name, reading, cache_dir)
+    path = _find_local(settings)
+    full = path.resolve()  # "." has no name of its own
+    if source is None:
+        name = full.stem if full.is_file() else full.name
+    return name, *_from_path(path, name, settings, reading, cache_dir)
+
+
+def _built_in(name: str, settings: DataSettings) -> tuple[Decoded, str]:
+    _refuse_columns(settings, f"the built-in {name} have")
+    if name == "digit-domains":
+        decoded = digit_domains.load_digit_domains()
+    else:
+        decoded = Decoded(*digits.load_digits(), digits.CLASS_NAMES)
     if (size := settings.image_size) is not None:
         train, test = (
-            Split(torch.from_numpy(resize_images(split.inputs.numpy(), size)), split.labels)
-            for split in (train, test)
+            Split(
+                torch.from_numpy(resize_images(split.inputs.numpy(), size)),
+                split.labels,
+                split.groups,
+            )
+            for split in (decoded.train, decoded.test)
         )
-    decoded = Decoded(train, test, digits.CLASS_NAMES)
+        decoded = Decoded(train, test, decoded.class_names, decoded.group_names)
     return decoded, decoded.fingerprint()
+
+
+def _is_plain_text(settings: DataSettings) -> bool:
+    """Whether the name means a plain text, or a folder with one."""
+    path = Path(settings.dir or ".").expanduser() / Path(settings.name).expanduser()
+    return path.suffix == ".txt" or (path / PLAIN_TEXT).is_file()
+
+
+def _whole(settings: DataSettings) -> bool:
+    """Whether ``dir`` holds the data set as one pair of tables, with all its domains."""
+    if settings.dir is None:
+        return False
+    return bool(_parquets(Path(settings.dir).expanduser() / settings.name, "train"))
+
+
+def _from_parts(
+    source: Source, settings: DataSettings, reading: Reading, cache_dir: Path | None
+) -> tuple[Decoded, str]:
+    """A data set whose domains lie in several places: each in ``dir``, or else on the hub."""
+    names = [part.domain for part in source.parts]
+    wanted = names if settings.domains is None else list(settings.domains)
+    check_domains(wanted, names, source.name)
+    _refuse_columns(settings, f"{source.name} has a folder a domain and")
+    chosen = [part for part in source.parts if part.domain in wanted]
+    parts = [_part(source, part, settings, reading.of_part(), cache_dir)[0] for part in chosen]
+    decoded = join(parts, [part.domain for part in chosen])
+    return decoded, decoded.fingerprint()
+
+
+def _part(
+    source: Source,
+    part: Part,
+    settings: DataSettings,
+    reading: Reading,
+    cache_dir: Path | None,
+) -> tuple[Decoded, str]:
+    name, folder = f"{source.name}-{part.domain}", f"{source.name}/{part.domain}"
+    if settings.dir is not None:
+        path = Path(settings.dir).expanduser() / folder
+        if path.exists():
+            return _from_path(path, name, settings, reading, cache_dir)
+    if part.hub is not None:
+        return _from_hub(part.hub, name, folder, reading, cache_dir, part.subset)
+    others = [p.domain for p in source.parts if p is not part]
+    raise RequestError(
+        f"data set '{source.name}': its domain '{part.domain}' is not on the hub; give --data-dir "
+        f"DIR with DIR/{folder}/train.parquet and test.parquet, or leave it out: "
+        f"--set 'data.domains={others}'"
+    )
 
 
 def _find_local(settings: DataSettings) -> Path:
@@ -176,61 +183,69 @@ def _parquets(folder: Path, split: str) -> list[Path]:
 
 
 def _from_path(
-    path: Path, name: str, settings: DataSettings, cache_dir: Path | None
+    path: Path, name: str, settings: DataSettings, reading: Reading, cache_dir: Path | None
 ) -> tuple[Decoded, str]:
-    size = settings.image_size
+    size = reading.image_size
+    plain = path if path.is_file() else path / PLAIN_TEXT
+    if plain.suffix == ".txt" and plain.is_file() and not _parquets(path, "train"):
+        _refuse_columns(settings, f"{plain} is a plain text and has")
+        decoded = reading.plays(plain)  # quick to read: it needs no cache
+        return decoded, decoded.fingerprint()
     if path.is_file():
         if path.suffix != ".npz":
             raise RequestError(
-                f"{path}: not an .npz file; other data come as a folder with train.parquet and "
-                "test.parquet, or with a folder of images a class"
+                f"{path}: not an .npz file nor a .txt file; other data come as a folder with "
+                "train.parquet and test.parquet, or with a folder of images a class"
             )
         decoded = read_npz(path, settings.client_column, size)
         return decoded, decoded.fingerprint()
     train, test = _parquets(path, "train"), _parquets(path, "test")
-    if train and test:
-        columns = (settings.image_column, settings.label_column, settings.client_column)
+    if train and (test or not reading.needs_test):
 
         def decode() -> Decoded:
             from fedstill.data import tables  # here: pyarrow is slow to import for a cache hit
 
-            return tables.decode_tables(
+            return reading.tables(
                 [tables.parquet_table(file) for file in train],
                 [tables.parquet_table(file) for file in test],
-                tables.Columns(*columns),
-                size,
+                str(path),
             )
 
-        key = {"columns": columns, "image_size": size}
-        return cached(name, [*train, *test], key, decode, cache_dir)
+        return cached(name, [*train, *test], reading.key, decode, cache_dir)
     if not train and not test and is_image_folder(path):
         _refuse_columns(settings, f"{path} is an image folder and has")
         listing = read_image_folder(path)
         key = {"image_size": size, "folder": True}
         return cached(name, listing.files, key, lambda: listing.decode(size), cache_dir)
     missing = [str(path / f"{s}.parquet") for s, f in (("train", train), ("test", test)) if not f]
+    if reading.vocabulary is not None:
+        raise RequestError(f"{path}: neither {PLAIN_TEXT} nor train.parquet is there")
     raise RequestError(f"{path}: {' and '.join(missing)} not found, nor a folder of images a class")
 
 
 def _from_hub(
-    hub_id: str, name: str, settings: DataSettings, cache_dir: Path | None
+    hub_id: str,
+    name: str,
+    folder: str,
+    reading: Reading,
+    cache_dir: Path | None,
+    subset: str | None = None,
 ) -> tuple[Decoded, str]:
-    from fedstill.data import hub, tables
+    from fedstill.data import hub
 
-    train, test, files = hub.open_hub(hub_id, name)
-    columns = (settings.image_column, settings.label_column, settings.client_column)
+    train, test, files = hub.open_hub(hub_id, name, folder, subset, reading.needs_test)
 
     def decode() -> Decoded:
-        return tables.decode_tables(train, test, tables.Columns(*columns), settings.image_size)
+        return reading.tables(train, test, hub_id)
 
     if not files:  # held in memory only: nothing to name a cache file by
         decoded = decode()
         return decoded, decoded.fingerprint()
-    key = {"hub": hub_id, "columns": columns, "image_size": settings.image_size}
+    key = {**reading.key, "hub": hub_id}
     return cached(name.replace("/", "-"), files, key, decode, cache_dir)
 
 
 def _refuse_columns(settings: DataSettings, what: str) -> None:
-    for column in ("image_column", "label_column", "client_column"):
+    for column in ("image_column", "label_column", "client_column", "text_column"):
         if (value := getattr(settings, column)) is not None:
             raise RequestError(f"data.{column} = '{value}': {what} no columns; leave it out")

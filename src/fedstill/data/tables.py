@@ -8,7 +8,7 @@ Rows are counted from 0, as pandas and pyarrow do.
 import bisect
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,22 @@ from torch import Tensor
 from fedstill.data.dataset import Split
 from fedstill.data.decoded import Decoded
 from fedstill.data.images import Encoded, ImageForm, decode_images
-from fedstill.data.labels import check_labels, match_names, number_classes, number_groups
+from fedstill.data.labels import (
+    check_labels,
+    match_names,
+    number_classes,
+    number_groups,
+    number_more_groups,
+)
+from fedstill.data.natural import hold_out
+from fedstill.data.text import (
+    NEXT_COLUMN,
+    TEXT_COLUMNS,
+    Texts,
+    column_values,
+    join_posts,
+    join_windows,
+)
 from fedstill.errors import RequestError
 
 IMAGE_COLUMNS = ("image", "img")
@@ -34,11 +49,17 @@ _BATCH = 2048  # rows held in encoded form at a time
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns that matter; ``None`` means: look for the usual names."""
+    """Names of the columns that matter; ``None`` means: look for the usual names.
+
+    ``owners`` are the usual names of the client column. Without any, and without ``client``,
+    records have no owners.
+    """
 
     image: str | None = None
     label: str | None = None
     client: str | None = None
+    text: str | None = None
+    owners: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,26 +168,67 @@ def decode_tables(
     test_tables: Sequence[Table],
     columns: Columns,
     image_size: int | None,
+    channels: int | None = None,
 ) -> Decoded:
-    """Both splits, decoded alike: the training split decides form and classes."""
-    train, test = Rows(train_tables), Rows(test_tables)
+    """Both splits, decoded alike: the training split decides form and classes.
+
+    Without test tables, every fifth record of each owner is held out.
+    """
+    train = Rows(train_tables)
+    test = Rows(test_tables) if test_tables else None
     label = train.find(columns.label, LABEL_COLUMNS, "data.label_column")
     image = train.find(columns.image, IMAGE_COLUMNS, "data.image_column")
-    test.find(label, (), "data.label_column")
-    test.find(image, (), "data.image_column")
-    train_labels, test_labels, names = _labels(train, test, label)
-    groups: Tensor | None = None
-    group_names: tuple[str, ...] = ()
-    if columns.client is not None:
-        train.find(columns.client, (), "data.client_column")
-        groups, group_names = number_groups(_owners(train, columns.client))
-    form = ImageForm.of_first(train.first_image(image), image_size, train.where(0))
-    return Decoded(
-        train=Split(train.images(image, form), train_labels, groups),
-        test=Split(test.images(image, form), test_labels),
-        class_names=names,
-        group_names=group_names,
-    )
+    if test is not None:
+        test.find(label, (), "data.label_column")
+        test.find(image, (), "data.image_column")
+    # Both are read before any image: a wrong label shows at once.
+    train_labels, test_labels, names = _labels(train, test or train, label)
+    groups, test_groups, group_names = _groups(train, test, columns)
+    form = ImageForm.of_first(train.first_image(image), image_size, train.where(0), channels)
+    whole = Split(train.images(image, form), train_labels, groups)
+    if test is None:
+        return Decoded(*hold_out(whole), names, group_names)
+    held_out = Split(test.images(image, form), test_labels, test_groups)
+    return Decoded(whole, held_out, names, group_names)
+
+
+def text_tables(
+    train_tables: Sequence[Table], test_tables: Sequence[Table], columns: Columns
+) -> tuple[Texts, Texts | None]:
+    """The texts of every owner in both splits; no test texts without test tables."""
+    train = Rows(train_tables)
+    test = Rows(test_tables) if test_tables else None
+    return _texts(train, columns), None if test is None else _texts(test, columns)
+
+
+def _texts(rows: Rows, columns: Columns) -> Texts:
+    text = rows.find(columns.text, TEXT_COLUMNS, "data.text_column")
+    owner = rows.find(columns.client, columns.owners, "data.client_column")
+    moving = text == "x" and NEXT_COLUMN in rows.tables[0].schema.names
+    wanted = [owner, text, NEXT_COLUMN] if moving else [owner, text]
+
+    def values() -> Iterator[tuple[str, ...]]:
+        for table in rows.tables:
+            columns = (column_values(table.batches(c), c, table.place) for c in wanted)
+            yield from zip(*columns, strict=True)
+
+    join: Callable[[Iterable[Any]], Texts] = join_windows if moving else join_posts
+    return join(values())
+
+
+def _groups(
+    train: Rows, test: Rows | None, columns: Columns
+) -> tuple[Tensor | None, Tensor | None, tuple[str, ...]]:
+    """Owners of the training and (where they are known) of the test records, and their names."""
+    if columns.client is None and not columns.owners:
+        return None, None, ()
+    client = train.find(columns.client, columns.owners, "data.client_column")
+    owners = _owners(train, client)
+    groups, names = number_groups(owners)
+    if test is None or any(client not in table.schema.names for table in test.tables):
+        return groups, None, names
+    test_groups, names = number_more_groups(_owners(test, client), names)
+    return groups, test_groups, names
 
 
 def _labels(train: Rows, test: Rows, column: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
@@ -202,9 +264,9 @@ def _integers(
     return column.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
-def _owners(train: Rows, name: str) -> NDArray[np.generic]:
-    column = train.column(name)
-    return _text(column) if _is_text(column.type) else _integers(column, name, train, "client")
+def _owners(rows: Rows, name: str) -> NDArray[np.generic]:
+    column = rows.column(name)
+    return _text(column) if _is_text(column.type) else _integers(column, name, rows, "client")
 
 
 def _is_text(kind: pa.DataType) -> bool:

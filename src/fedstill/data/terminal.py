@@ -21,15 +21,18 @@ _SHADES = " ░▒▓█"
 
 
 def partition_table(
-    counts: Tensor | NDArray[np.integer], class_names: Sequence[str], title: str | None = None
+    counts: Tensor | NDArray[np.integer],
+    class_names: Sequence[str],
+    title: str | None = None,
+    unit: str = "records",
 ) -> Table:
-    """Records of each class at each client; long lists keep their first and last rows."""
+    """Records (``unit``) of each class at each client; long lists keep first and last rows."""
     table = as_counts(counts)
     skew = describe(table)
     view = Table(
         title=title or "Who holds what",
         caption=(
-            f"{skew['records']:,} records, {skew['records_min']:,} to {skew['records_max']:,} a "
+            f"{skew['records']:,} {unit}, {skew['records_min']:,} to {skew['records_max']:,} a "
             f"client, {skew['classes_min']} to {skew['classes_max']} classes a client;\n"
             f"label entropy {skew['label_entropy']:.2f} of {skew['label_entropy_all']:.2f} bits"
         ),
@@ -48,7 +51,7 @@ def partition_table(
             view.add_column(Text(_shortened(name, len(class_names))), justify="right", no_wrap=True)
     else:
         view.add_column(f" {len(class_names)} classes, left to right", no_wrap=True)
-    view.add_column(" records", justify="right", no_wrap=True)
+    view.add_column(f" {unit}", justify="right", no_wrap=True)
     view.add_column("", no_wrap=True)
     # Shades are relative to the whole table, also where rows are left out.
     cells = strength((table if wide else _strips(table)).astype(np.float64))

@@ -7,13 +7,24 @@ from torch import nn
 
 from fedstill.errors import RequestError
 from fedstill.models.convnet import ConvNet
+from fedstill.models.language import GRU, Transformer
 from fedstill.models.mlp import MLP
 from fedstill.models.model import Model
 from fedstill.models.resnet import ResNet18
 from fedstill.registry import import_object, refuse_unknown
 from fedstill.rng import Rng, lent
 
-__all__ = ["MLP", "MODELS", "ConvNet", "Model", "ModelEntry", "ResNet18", "find_model"]
+__all__ = [
+    "GRU",
+    "MLP",
+    "MODELS",
+    "ConvNet",
+    "Model",
+    "ModelEntry",
+    "ResNet18",
+    "Transformer",
+    "find_model",
+]
 
 DEFAULT_MODEL = "convnet-small"
 
@@ -38,8 +49,12 @@ MODELS: dict[str, ModelEntry] = {
     "convnet-small": ModelEntry(
         ConvNet, "the same with width 32: the default, quick on a laptop", {"width": 32}
     ),
+    "gru": ModelEntry(GRU, "next token of a text: embeddings and 128 gated recurrent units"),
     "mlp": ModelEntry(MLP, "fully connected, 2 hidden layers of 200 units"),
     "resnet18": ModelEntry(ResNet18, "ResNet-18 for small images, without batch norm"),
+    "transformer": ModelEntry(
+        Transformer, "next token of a text: 2 attention blocks of width 64, 4 heads"
+    ),
 }
 
 

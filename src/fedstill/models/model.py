@@ -27,7 +27,7 @@ class Model(ABC):
         """Outputs layer by layer: the last is the logits, the one before feeds the last layer."""
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
-        """Logits [N, classes]."""
+        """Logits [N, classes]; of a text [N, positions, classes]."""
         return self.features(params, x)[-1]
 
     @property
