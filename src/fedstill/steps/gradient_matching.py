@@ -25,8 +25,8 @@ Criterion = Literal["cosine", "cosine+mse", "mse", "calibrated"]
 
 # Rows without an entry above this have no direction: the slope of a cosine grows with 1 / length.
 _TINY = 1e-20
-# Chunks whose graph waits for the second pass; those after them are computed twice instead. At
-# the papers' network and 28x28 pixels a chunk of 16 images takes about 100 MB.
+# Chunks whose graph waits for the second pass; those after them are computed twice instead, so
+# that memory does not grow with the number of images.
 _KEPT_CHUNKS = 8
 
 
