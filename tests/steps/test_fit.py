@@ -9,8 +9,9 @@ from fedstill.data.dataset import Scaling
 from fedstill.models import MLP
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import norm, subtract
+from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.distil import Plateau
-from fedstill.steps.fit import fit
+from fedstill.steps.fit import descend, fit
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.types import Task
 
@@ -34,6 +35,27 @@ def test_one_full_batch_step_is_gradient_descent() -> None:
     after = fit(TASK, START, x, LABELS, Rng(0), learning_rate=0.5, batch_size=10, epochs=1)
     for (name, weight), slope in zip(START.items(), slopes, strict=True):
         assert torch.allclose(after[name], weight - 0.5 * slope, atol=1e-6)
+
+
+def test_descend_is_one_full_batch_step() -> None:
+    x = images()
+    whole = fit(TASK, START, x, LABELS, Rng(0), learning_rate=0.5, batch_size=10, epochs=1)
+    once = descend(TASK, START, x, LABELS, 0.5)
+    assert all(torch.allclose(once[k], v, atol=1e-6) for k, v in whole.items())
+
+
+def test_every_step_sees_the_batch_through_a_change_of_its_own() -> None:
+    x, rng = images(), Rng(4)
+    changes = rng.at("augment").torch()
+    expected = START
+    for _ in range(3):
+        seen = draw_augmentation("dsa", changes, flip=True)(x)
+        expected = descend(TASK, expected, seen, LABELS, 0.5)
+    options: dict[str, Any] = {"learning_rate": 0.5, "batch_size": 10, "epochs": 3}
+    after = fit(TASK, START, x, LABELS, rng, augment="dsa", flip=True, **options)
+    assert all(torch.allclose(after[k], v, atol=1e-6) for k, v in expected.items())
+    plain = fit(TASK, START, x, LABELS, rng, **options)
+    assert any(not torch.allclose(after[k], v, atol=1e-4) for k, v in plain.items())
 
 
 def test_equals_torch_sgd_with_momentum() -> None:

@@ -112,8 +112,8 @@ def test_fed_gloss_is_the_default_criterion() -> None:
 
 
 @given(
-    st.integers(-45, 18),
-    st.integers(-45, 18),
+    st.integers(-45, 37),
+    st.integers(-45, 37),
     st.booleans(),
     st.integers(0, 10_000),
 )

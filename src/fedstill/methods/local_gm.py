@@ -58,7 +58,7 @@ class LocalGM:
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
     initial: Initial = "real"
-    networks: Annotated[int, Meta(ge=0)] = 2  # a round; the paper: 1000 in all
+    networks: Annotated[int, Meta(ge=0)] = 1  # a round; the paper: 1000 in all
     matching_steps: Annotated[int, Meta(ge=1)] = 10  # T
     network_epochs: Annotated[int, Meta(ge=1)] = 5  # of line 7; the paper: 50
     network_learning_rate: Annotated[float, Meta(gt=0)] = 0.01
