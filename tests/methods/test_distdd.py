@@ -13,7 +13,7 @@ import fedstill
 from fedstill import wire
 from fedstill.data.dataset import Records, Scaling, Split
 from fedstill.errors import WireError
-from fedstill.methods.distdd import ClassGradients, Distillation, DistDD
+from fedstill.methods.distdd import ClassGradients, DistDD, Distillation
 from fedstill.methods.messages import Weights
 from fedstill.models import ConvNet, Model
 from fedstill.picture import show
@@ -190,7 +190,7 @@ def test_messages_that_do_not_fit_together_are_refused() -> None:
         forged = object.__new__(ClassGradients)  # a client may send what it likes
         object.__setattr__(forged, "classes", classes)
         object.__setattr__(forged, "gradients", up.gradients)
-        with pytest.raises(WireError, match="ascending|not one gradient"):
+        with pytest.raises(WireError, match=r"ascending|not one gradient"):
             wire.decode(wire.encode(forged, schema), schema)
 
 

@@ -44,6 +44,7 @@ from fedstill.steps.fit import fit
 from fedstill.steps.fresh import FreshTraining, evaluate_set, fresh_network
 from fedstill.steps.gradient_matching import GradientDistance, gradient_matching_pixels
 from fedstill.synthetic import SERVER, SyntheticSet
+from fedstill.tree import to_device
 from fedstill.types import ClientContext, Evaluation, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, TensorSpec
 
@@ -101,7 +102,8 @@ class DistDD(Aggregating):
 
     def theta(self, ctx: ServerContext) -> Params:
         """A matching network drawn afresh."""
-        return ctx.task.model.init(ctx.rng.at("init").torch())
+        drawn = ctx.task.model.init(ctx.rng.at("init").torch())
+        return to_device(drawn, ctx.task.device)
 
     def init_client(self, task: Task) -> None:
         return None
@@ -173,12 +175,12 @@ class DistDD(Aggregating):
         velocity = torch.zeros_like(own)
         wanted = [target[name] for name in params]
         how = GradientDistance(self.normalize_rows, False, self.mse_weight)
-        first = torch.zeros(())
-        for step in range(self.steps_s):
+        distances: list[Tensor] = []
+        for _ in range(self.steps_s):
             slope, distance = gradient_matching_pixels(task, params, own, labels, wanted, how)
             own -= self.pixel_learning_rate * velocity.mul_(self.pixel_momentum).add_(slope)
-            first = distance if step == 0 else first
-        return own, first
+            distances.append(distance)
+        return own, distances[0]
 
     def next_theta(self, ctx: ServerContext, params: Params, images: Tensor, last: bool) -> Params:
         """The network of the next round: lines 7 to 9."""
