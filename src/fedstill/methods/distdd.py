@@ -132,18 +132,16 @@ class DistDD(Aggregating):
     def server(
         self, ctx: ServerContext, state: Distillation, replies: Sequence[Reply[ClassGradients]]
     ) -> Distillation:
-        images = state.images.clone()
-        targets = self.targets(replies)
-        distances: list[Tensor] = []
+        images, targets = state.images.clone(), self.targets(replies)
+        total = 0.0
         for step, (label, target) in enumerate(targets.items()):
             images[label], distance = self.match(ctx.task, state.params, images, label, target)
-            distances.append(distance)
+            total += distance
             ctx.progress(step + 1, len(targets))
         last = ctx.round == ctx.task.rounds
-        mean = float(torch.stack(distances).mean()) if distances else 0.0
-        params = self.next_theta(ctx, state.params, images, last)
         due = last or ctx.round % self.fresh_every == 0
-        return Distillation(params, images, mean, len(targets), due)
+        params = self.next_theta(ctx, state.params, images, last)
+        return Distillation(params, images, total / max(1, len(targets)), len(targets), due)
 
     def targets(self, replies: Sequence[Reply[ClassGradients]]) -> dict[int, Params]:
         """Line 5: the gradient of every class that enough clients hold."""
@@ -168,7 +166,7 @@ class DistDD(Aggregating):
 
     def match(
         self, task: Task, params: Params, images: Tensor, label: int, target: Params
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, float]:
         """Line 6: one class's images after ``steps_s`` steps, and the distance before them."""
         own = images[label].clone()
         labels = torch.full((len(own),), label, device=own.device)
@@ -180,7 +178,7 @@ class DistDD(Aggregating):
             slope, distance = gradient_matching_pixels(task, params, own, labels, wanted, how)
             own -= self.pixel_learning_rate * velocity.mul_(self.pixel_momentum).add_(slope)
             distances.append(distance)
-        return own, distances[0]
+        return own, float(distances[0])
 
     def next_theta(self, ctx: ServerContext, params: Params, images: Tensor, last: bool) -> Params:
         """The network of the next round: lines 7 to 9."""
@@ -212,11 +210,9 @@ class DistDD(Aggregating):
         """What the set is worth, in the rounds in which that is measured."""
         if not state.due:
             return Evaluation(None, None)
-        own = _as_set(state.images)
-        rng = ctx.rng.at("evaluation")
-        return evaluate_set(
-            ctx.task, own, test, rng, self.training, self.fresh_networks, ctx.progress
-        )
+        own, rng = _as_set(state.images), ctx.rng.at("evaluation")
+        number = self.fresh_networks
+        return evaluate_set(ctx.task, own, test, rng, self.training, number, ctx.progress)
 
     def synthetic(
         self, state: Distillation, replies: Sequence[Reply[ClassGradients]]
