@@ -23,7 +23,7 @@ from fedstill.models import MLP, ConvNet, Model
 from fedstill.observer import Observer
 from fedstill.record import RoundMetrics, RunFolder
 from fedstill.rng import Rng
-from fedstill.steps.evidence import Directions, by_model, by_pixels
+from fedstill.steps.evidence import Directions, Prototypes, Value, by_model, by_pixels
 from fedstill.synthetic import SyntheticSet, load_set
 from fedstill.testing import as_vector, toy_setup
 from fedstill.types import ClientContext, Reply, ServerContext, Task
@@ -184,7 +184,7 @@ def test_directions_are_the_obvious_cosines() -> None:
             loss, list(weights.values()), allow_unused=True, materialize_grads=True
         )
         whole = torch.cat([g.flatten() for g in flat])
-        return whole / whole.norm()
+        return torch.nn.functional.normalize(whole, dim=0)
 
     directions = Directions.at(problem, params, sets)
     others = unit(1) + unit(2)
@@ -214,6 +214,23 @@ def test_values_by_hand() -> None:
     assert by_model(problem, params, own, {1: [], 2: []}) == {}
 
 
+def test_the_nearest_prototype_is_that_of_the_median() -> None:
+    """Features are the numbers themselves: two clients of three say that class 0 is near 0."""
+    features = {
+        0: torch.tensor([[0.0], [1.0]]),
+        1: torch.tensor([[0.2], [5.0]]),
+        2: torch.tensor([[0.1], [5.2]]),
+        3: torch.tensor([[5.0], [0.0]]),  # the wrong way round
+    }
+    classes = {client: torch.tensor([0, 1]) for client in range(4)}
+    known = Prototypes(features, classes)
+    # Prototypes for client 0: medians 0.2 and 5; its 1.0 lies nearer to class 0.
+    assert known.of(0, {0, 1, 2, 3})["agreement"] == Value(0.5, 3)
+    assert known.of(1, {0, 1, 2, 3})["agreement"] == Value(1.0, 3)
+    assert known.of(3, {0, 1, 2, 3})["agreement"] == Value(0.0, 3)
+    assert known.of(0, {0}) == {}
+
+
 @dataclass(frozen=True)
 class Attacked(Real):
     """Clients 1, 4 and 6 of eight send something else than their records."""
@@ -237,7 +254,7 @@ class Notes(Observer):
 
 def run(mode: str, out: Path, observer: Observer | None = None) -> list[RoundMetrics]:
     method = Attacked(images_per_class=5, server_epochs=15, server_learning_rate=0.05)
-    settings: dict[str, Any] = {"defence.mode": mode, "model.width": 8}
+    settings: dict[str, Any] = {"defence.mode": mode, "model.width": 16}
     if mode != "off":
         settings["defence.folds"] = 3
     return fedstill.run(
@@ -263,7 +280,7 @@ def test_a_run_under_attack_is_better_with_it(tmp_path: Path) -> None:
     assert last.clients == [0, 2, 3, 5, 7]
     assert last.failed == {}
     assert [c for c, v in last.defence.items() if v.trust < 1] == [1, 4, 6]
-    assert any(text.startswith("round 2: client 4 is dropped: a model of") for text in notes.notes)
+    assert any(text.startswith("round 2: client 4 is dropped: ") for text in notes.notes)
     assert bare[-1].defence == {}
     # What was sent is kept, whether it was believed or not.
     stored = load_set(tmp_path / "drop" / "synthetic" / "round-0002.safetensors")

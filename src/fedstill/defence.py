@@ -14,10 +14,10 @@ other and nobody else knows, both are innocent.
 
 A value counts by its distance from the median, in robust standard deviations (1.4826 times the
 median absolute deviation of the better half, and not less than a floor: clients that agree closely
-must not make an outlier of one that differs a little). Beyond ``limit`` a client is suspect. Pixels are looked at
-first; then everything is measured without the witness of suspects, until they stay the same: a
-client whom suspects alone contradict is cleared. Fewer than half of the clients can lose trust: if
-more look odd, the oddest of them do.
+must not make an outlier of one that differs a little). Beyond ``limit`` a client is suspect.
+Attackers are witnesses too, so everything is measured again: if anybody was odd at all, by the less
+odd half of the clients alone, then by all whom these did not suspect, until the suspects stay the
+same. Fewer than half of the clients can lose trust: if more look odd, the oddest of them do.
 """
 
 import math
@@ -58,6 +58,7 @@ class Verdict:
 
     trust: float
     reason: str  # empty where nothing is odd
+    deviation: float  # the largest, in robust standard deviations
     measures: dict[str, float]
 
 
@@ -74,7 +75,7 @@ class Measure:
 
 Verdicts = dict[int, Verdict]
 
-_MOST_PASSES = 3
+_MOST_PASSES = 3  # after the first two
 
 MEASURES = {
     "direction": Measure("its gradient points elsewhere, cosine", 0.15, high=False, low=True),
@@ -96,6 +97,7 @@ def judge(
 ) -> Verdicts:
     """A verdict on every client's set, at the current weights ``params``."""
     directions, prototypes = Directions.at(task, params, sets), Prototypes.at(task, params, sets)
+    pixels = {client: by_pixels(own.images) for client, own in sorted(sets.items())}
     folds = min(settings.folds, len(sets))
 
     def train(others: Mapping[int, SyntheticSet], fold: int) -> Params:
@@ -103,20 +105,26 @@ def judge(
         stream = rng.at("fold", fold)
         return trained_on(task, params, others, stream, steps=settings.steps, learning_rate=rate)
 
-    def verdicts(evidence: Mapping[int, Evidence], witnesses: Collection[int]) -> Verdicts:
-        return _verdicts(evidence, witnesses, settings, math.log(task.classes))
-
-    pixels = {client: by_pixels(own.images) for client, own in sorted(sets.items())}
-    found = verdicts(pixels, set(sets))
-    for _ in range(_MOST_PASSES):
-        witnesses = {client for client, verdict in found.items() if verdict.trust == 1}
+    def seen_by(witnesses: Collection[int]) -> Verdicts:
         evidence = measured(task, params, sets, directions, prototypes, witnesses, folds, train)
-        found = verdicts(
-            {client: pixels[client] | evidence[client] for client in pixels}, witnesses
-        )
-        if witnesses == {client for client, verdict in found.items() if verdict.trust == 1}:
+        whole = {client: pixels[client] | evidence[client] for client in pixels}
+        return _verdicts(whole, witnesses, settings, math.log(task.classes))
+
+    found = seen_by(_trusted(_verdicts(pixels, set(sets), settings, 0.0)))
+    if all(verdict.deviation <= settings.limit / 2 for verdict in found.values()):
+        return found
+    by_oddness = sorted(found, key=lambda client: (found[client].deviation, client))
+    found = seen_by(by_oddness[: len(found) // 2 + 1])
+    for _ in range(_MOST_PASSES):
+        witnesses = _trusted(found)
+        found = seen_by(witnesses)
+        if _trusted(found) == witnesses:
             break
     return found
+
+
+def _trusted(verdicts: Verdicts) -> set[int]:
+    return {client for client, verdict in verdicts.items() if verdict.trust == 1}
 
 
 def _verdicts(
@@ -140,6 +148,7 @@ def _verdicts(
         verdicts[client] = Verdict(
             faith if client in distrusted else 1.0,
             words if client in odd else "",
+            deviation,
             {name: value.value for name, value in own.items()},
         )
     return verdicts

@@ -131,19 +131,21 @@ def prepare(experiment: Experiment, dataset: Dataset, *, pooled: bool) -> tuple[
 
 def refuse_too_few_replies(setup: Setup) -> None:
     """Refuse a run whose rounds would not have the replies that its method needs."""
-    least = getattr(setup.method, "least_replies", 1)
-    rule = f"method.aggregate = '{setup.experiment.method.get('aggregate')}'"
-    if "byzantine" in setup.experiment.method:
-        rule += f" with byzantine = {setup.experiment.method['byzantine']}"
+    least: int = getattr(setup.method, "least_replies", 1)
+    table = setup.experiment.method
+    who, remedy = f"method '{table['name']}'", ""
+    if "aggregate" in table:
+        who = f"method.aggregate = '{table['aggregate']}' with byzantine = {table['byzantine']}"
+        remedy = ", lower method.byzantine, or take another rule"
     if setup.clients_a_round < least:
         raise RequestError(
-            f"{rule} needs {least} clients a round, {setup.clients_a_round} are sampled; raise "
-            "clients or participation, lower method.byzantine, or take another rule"
+            f"{who} needs {least} clients a round, {setup.clients_a_round} are sampled; raise "
+            f"clients or participation{remedy}"
         )
     if setup.quorum < least:
         raise RequestError(
             f"quorum = {setup.experiment.quorum:g} lets a round end with {setup.quorum} replies, "
-            f"{rule} needs {least}; raise quorum, or lower method.byzantine"
+            f"{who} needs {least}; raise quorum{remedy}"
         )
 
 

@@ -190,7 +190,7 @@ def test_messages_that_do_not_fit_together_are_refused() -> None:
         forged = object.__new__(ClassGradients)  # a client may send what it likes
         object.__setattr__(forged, "classes", classes)
         object.__setattr__(forged, "gradients", up.gradients)
-        with pytest.raises(WireError, match="ascending|not one gradient"):
+        with pytest.raises(WireError, match=r"ascending|not one gradient"):
             wire.decode(wire.encode(forged, schema), schema)
 
 

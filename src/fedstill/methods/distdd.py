@@ -44,6 +44,7 @@ from fedstill.steps.fit import fit
 from fedstill.steps.fresh import FreshTraining, evaluate_set, fresh_network
 from fedstill.steps.gradient_matching import GradientDistance, gradient_matching_pixels
 from fedstill.synthetic import SERVER, SyntheticSet
+from fedstill.tree import to_device
 from fedstill.types import ClientContext, Evaluation, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, TensorSpec
 
@@ -101,7 +102,8 @@ class DistDD(Aggregating):
 
     def theta(self, ctx: ServerContext) -> Params:
         """A matching network drawn afresh."""
-        return ctx.task.model.init(ctx.rng.at("init").torch())
+        drawn = ctx.task.model.init(ctx.rng.at("init").torch())
+        return to_device(drawn, ctx.task.device)
 
     def init_client(self, task: Task) -> None:
         return None
@@ -130,18 +132,16 @@ class DistDD(Aggregating):
     def server(
         self, ctx: ServerContext, state: Distillation, replies: Sequence[Reply[ClassGradients]]
     ) -> Distillation:
-        images = state.images.clone()
-        targets = self.targets(replies)
-        distances: list[Tensor] = []
+        images, targets = state.images.clone(), self.targets(replies)
+        total = 0.0
         for step, (label, target) in enumerate(targets.items()):
             images[label], distance = self.match(ctx.task, state.params, images, label, target)
-            distances.append(distance)
+            total += distance
             ctx.progress(step + 1, len(targets))
         last = ctx.round == ctx.task.rounds
-        mean = float(torch.stack(distances).mean()) if distances else 0.0
-        params = self.next_theta(ctx, state.params, images, last)
         due = last or ctx.round % self.fresh_every == 0
-        return Distillation(params, images, mean, len(targets), due)
+        params = self.next_theta(ctx, state.params, images, last)
+        return Distillation(params, images, total / max(1, len(targets)), len(targets), due)
 
     def targets(self, replies: Sequence[Reply[ClassGradients]]) -> dict[int, Params]:
         """Line 5: the gradient of every class that enough clients hold."""
@@ -166,19 +166,19 @@ class DistDD(Aggregating):
 
     def match(
         self, task: Task, params: Params, images: Tensor, label: int, target: Params
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, float]:
         """Line 6: one class's images after ``steps_s`` steps, and the distance before them."""
         own = images[label].clone()
         labels = torch.full((len(own),), label, device=own.device)
         velocity = torch.zeros_like(own)
         wanted = [target[name] for name in params]
         how = GradientDistance(self.normalize_rows, False, self.mse_weight)
-        first = torch.zeros(())
-        for step in range(self.steps_s):
+        distances: list[Tensor] = []
+        for _ in range(self.steps_s):
             slope, distance = gradient_matching_pixels(task, params, own, labels, wanted, how)
             own -= self.pixel_learning_rate * velocity.mul_(self.pixel_momentum).add_(slope)
-            first = distance if step == 0 else first
-        return own, first
+            distances.append(distance)
+        return own, float(distances[0])
 
     def next_theta(self, ctx: ServerContext, params: Params, images: Tensor, last: bool) -> Params:
         """The network of the next round: lines 7 to 9."""
@@ -210,11 +210,9 @@ class DistDD(Aggregating):
         """What the set is worth, in the rounds in which that is measured."""
         if not state.due:
             return Evaluation(None, None)
-        own = _as_set(state.images)
-        rng = ctx.rng.at("evaluation")
-        return evaluate_set(
-            ctx.task, own, test, rng, self.training, self.fresh_networks, ctx.progress
-        )
+        own, rng = _as_set(state.images), ctx.rng.at("evaluation")
+        number = self.fresh_networks
+        return evaluate_set(ctx.task, own, test, rng, self.training, number, ctx.progress)
 
     def synthetic(
         self, state: Distillation, replies: Sequence[Reply[ClassGradients]]

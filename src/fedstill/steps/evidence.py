@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedstill.rng import Rng
+from fedstill.steps.aggregate import median
 from fedstill.steps.fit import fit
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.synthetic import SyntheticSet, union
@@ -110,23 +111,22 @@ class Prototypes:
 
     def of(self, client: int, witnesses: Collection[int]) -> Evidence:
         """The share of the client's images whose nearest prototype is that of their class."""
-        means: dict[int, list[Tensor]] = {}
+        means: dict[int, list[Params]] = {}
         holders: dict[int, list[int]] = {}
         for other in sorted(set(witnesses) - {client}):
             for label in self.classes[other].unique().tolist():
-                own = self.features[other][self.classes[other] == label]
-                means.setdefault(label, []).append(own.mean(0))
+                mean = self.features[other][self.classes[other] == label].mean(0)
+                means.setdefault(label, []).append({"mean": mean})
                 holders.setdefault(label, []).append(other)
-        shared = [c for c in self.classes[client].unique().tolist() if c in means]
+        classes = self.classes[client]
+        shared = [label for label in classes.unique().tolist() if label in means]
         if not shared:
             return {}
-        labels = torch.tensor(sorted(means))
-        prototypes = torch.stack([torch.stack(means[c]).quantile(0.5, 0) for c in sorted(means)])
-        nearest = labels[torch.cdist(self.features[client], prototypes).argmin(1).cpu()]
-        right = (nearest == self.classes[client].cpu()).float()
-        total = sum(
-            len(holders[c]) * float(right[self.classes[client].cpu() == c].mean()) for c in shared
-        )
+        labels = torch.tensor(sorted(means), device=classes.device)
+        prototypes = torch.stack([median(means[label])["mean"] for label in sorted(means)])
+        nearest = labels[torch.cdist(self.features[client], prototypes).argmin(1)]
+        right = (nearest == classes).float()
+        total = sum(len(holders[c]) * float(right[classes == c].mean()) for c in shared)
         heard = set().union(*(holders[c] for c in shared))
         return {"agreement": Value(total / sum(len(holders[c]) for c in shared), len(heard))}
 
