@@ -72,7 +72,7 @@ class FedSynth:
     labels: Literal["fixed", "trainable"] = "fixed"
     initial: Initial = "real"
     iterations: Annotated[int, Meta(ge=0)] = 10  # E
-    learning_rate: Annotated[float, Meta(gt=0)] = 0.3  # eta_w
+    learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta_w
     real_batch: Annotated[int, Meta(ge=1)] = 256  # records of one iteration
     synthetic_optimiser: PixelOptimiser = "adam"
     input_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta
