@@ -56,8 +56,8 @@ class Reading:
 
     @classmethod
     def of(cls, settings: DataSettings, source: Source | None, text: bool) -> "Reading":
-        """How to read a data set: ``source`` is its entry, if it has one."""
-        text = text or settings.text_column is not None or (source is not None and source.text)
+        """How to read a data set; ``source`` is its entry in the table, if it has one."""
+        text = text or settings.text_column is not None
         _refuse_unused(settings, text)
         vocabulary = find_vocabulary(settings.vocabulary) if text else None
         length = settings.sequence_length or (vocabulary.usual_length if vocabulary else 0)
