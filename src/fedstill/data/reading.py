@@ -116,17 +116,12 @@ _IMAGES_ONLY = ("image_column", "label_column", "image_size", "mean", "std")
 
 def _refuse_unused(settings: DataSettings, text: bool) -> None:
     """A setting that would change nothing is a mistake."""
+    why = "the records are text; leave it out"
+    if not text:
+        why = "the records are not text; leave it out, or name their column in data.text_column"
     for key in _IMAGES_ONLY if text else _TEXT_ONLY:
         if (value := getattr(settings, key)) is not None:
-            kind, remedy = (
-                ("text", "leave it out")
-                if text
-                else (
-                    "not text",
-                    "leave it out, or name the column of the texts in data.text_column",
-                )
-            )
-            raise RequestError(f"data.{key} = {value!r}: the records are {kind}; {remedy}")
+            raise RequestError(f"data.{key} = {value!r}: {why}")
     for key in ("image_size", "sequence_length"):
         if (value := getattr(settings, key)) is not None and value < 1:
             raise RequestError(f"data.{key} = {value}: must be 1 or more")
