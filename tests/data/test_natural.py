@@ -67,6 +67,14 @@ def test_femnist_has_a_client_a_writer(femnist: Path, fake_hub: Hub, hub: bool) 
     assert data.scaling.mean == (0.5,)
 
 
+def test_owners_with_too_few_records_for_a_test(femnist: Path, write_parquet: Writer) -> None:
+    few = pa.array(["a", "b", "c", "a"])
+    write_parquet(femnist, [png(0)] * 4, [0, 1, 0, 1], writer_id=few)
+    message = refused(DataSettings(name="femnist", dir=str(femnist.parent.parent)))
+    assert "no owner has five records" in message
+    assert "test.parquet" in message
+
+
 def test_a_test_split_that_is_there_is_taken(femnist: Path, write_parquet: Writer) -> None:
     write_parquet(
         femnist.parent / "test.parquet",
@@ -160,7 +168,7 @@ def test_digit_five_says_what_is_missing(digit_five: Path, fake_hub: Hub) -> Non
     message = refused(DataSettings(name="digit-five"))
     assert "'synthetic' is not on the hub" in message
     assert "DIR/digit-five/synthetic/train.parquet" in message
-    assert "data.domains=['mnist', 'mnist-m', 'svhn', 'usps']" in message
+    assert """--set 'data.domains=["mnist", "mnist-m", "svhn", "usps"]'""" in message
     four = load(DataSettings(name="digit-five", domains=("usps", "mnist", "mnist-m", "svhn")))
     assert four.group_names == ("mnist", "mnist-m", "svhn", "usps")
     fake_hub.clear()

@@ -237,6 +237,9 @@ def test_settings_that_would_change_nothing_are_refused(play: Path) -> None:
     assert "data.sequence_length = 8: the records are not text" in refused(
         DataSettings(sequence_length=8)
     )
+    (play / "digits").mkdir()
+    (play / "digits" / "input.txt").write_text("Not what --data digits means.")
+    assert load(DataSettings(dir=str(play))).shape == (1, 8, 8)
     (play / "shakespeare" / "input.txt").unlink()
     assert "neither input.txt nor train.parquet" in refused(
         DataSettings(name="shakespeare", dir=str(play))

@@ -58,7 +58,7 @@ def open_hub(
             f"data set '{name}' could not be loaded from the hub ({reason[:160]}); "
             f"without a network give {local}"
         ) from error
-    tables = {name: [_table(split, f"{hub_id} ({name})")] for name, split in splits.items()}
+    tables = {which: [_table(split, f"{hub_id} ({which})")] for which, split in splits.items()}
     return tables["train"], tables.get("test", []), files
 
 

@@ -67,7 +67,7 @@ def number_more_groups(
     owners: NDArray[np.generic], known: tuple[str, ...]
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Owners as indices into ``known`` names, with those that are new in the end."""
-    index, new_names = number_groups(owners)
-    names = (*known, *(name for name in new_names if name not in set(known)))
+    index, found = number_groups(owners)
+    names = tuple(dict.fromkeys((*known, *found)))
     place = {name: number for number, name in enumerate(names)}
-    return torch.tensor([place[name] for name in new_names])[index], names
+    return torch.tensor([place[name] for name in found])[index], names

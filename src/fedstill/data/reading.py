@@ -56,8 +56,8 @@ class Reading:
 
     @classmethod
     def of(cls, settings: DataSettings, source: Source | None, text: bool) -> "Reading":
-        """How to read a data set: ``source`` is its entry, if it has one."""
-        text = text or settings.text_column is not None or (source is not None and source.text)
+        """How to read a data set; ``source`` is its entry in the table, if it has one."""
+        text = text or settings.text_column is not None
         _refuse_unused(settings, text)
         vocabulary = find_vocabulary(settings.vocabulary) if text else None
         length = settings.sequence_length or (vocabulary.usual_length if vocabulary else 0)
@@ -116,17 +116,12 @@ _IMAGES_ONLY = ("image_column", "label_column", "image_size", "mean", "std")
 
 def _refuse_unused(settings: DataSettings, text: bool) -> None:
     """A setting that would change nothing is a mistake."""
+    why = "the records are text; leave it out"
+    if not text:
+        why = "the records are not text; leave it out, or name their column in data.text_column"
     for key in _IMAGES_ONLY if text else _TEXT_ONLY:
         if (value := getattr(settings, key)) is not None:
-            kind, remedy = (
-                ("text", "leave it out")
-                if text
-                else (
-                    "not text",
-                    "leave it out, or name the column of the texts in data.text_column",
-                )
-            )
-            raise RequestError(f"data.{key} = {value!r}: the records are {kind}; {remedy}")
+            raise RequestError(f"data.{key} = {value!r}: {why}")
     for key in ("image_size", "sequence_length"):
         if (value := getattr(settings, key)) is not None and value < 1:
             raise RequestError(f"data.{key} = {value}: must be 1 or more")

@@ -1,5 +1,6 @@
 """Loading by name, folder or file."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -35,7 +36,8 @@ def _load(settings: DataSettings, cache_dir: Path | None) -> Dataset:
     if not settings.name.strip():
         raise RequestError(f"data.name is empty{did_you_mean('', SOURCES)}")
     source = SOURCES.get(settings.name)
-    reading = Reading.of(settings, source, text=_is_plain_text(settings))
+    text = source.text if source else _is_plain_text(settings)
+    reading = Reading.of(settings, source, text)
     name, decoded, fingerprint = _find(settings, source, reading, cache_dir)
     if settings.domains is not None:
         decoded = keep_domains(decoded, settings.domains, name)
@@ -140,7 +142,7 @@ def _part(
     raise RequestError(
         f"data set '{source.name}': its domain '{part.domain}' is not on the hub; give --data-dir "
         f"DIR with DIR/{folder}/train.parquet and test.parquet, or leave it out: "
-        f"--set 'data.domains={others}'"
+        f"--set 'data.domains={json.dumps(others)}'"
     )
 
 
@@ -187,7 +189,7 @@ def _from_path(
 ) -> tuple[Decoded, str]:
     size = reading.image_size
     plain = path if path.is_file() else path / PLAIN_TEXT
-    if plain.suffix == ".txt" and plain.is_file() and not _parquets(path, "train"):
+    if reading.vocabulary and plain.is_file() and not _parquets(path, "train"):
         _refuse_columns(settings, f"{plain} is a plain text and has")
         decoded = reading.plays(plain)  # quick to read: it needs no cache
         return decoded, decoded.fingerprint()

@@ -187,7 +187,13 @@ def decode_tables(
     form = ImageForm.of_first(train.first_image(image), image_size, train.where(0), channels)
     whole = Split(train.images(image, form), train_labels, groups)
     if test is None:
-        return Decoded(*hold_out(whole), names, group_names)
+        kept, fifth = hold_out(whole)
+        if not len(fifth):
+            raise RequestError(
+                f"{train.tables[0].place}: no owner has five records, of which one could be held "
+                "out for the test; give test.parquet too"
+            )
+        return Decoded(kept, fifth, names, group_names)
     held_out = Split(test.images(image, form), test_labels, test_groups)
     return Decoded(whole, held_out, names, group_names)
 
@@ -209,8 +215,8 @@ def _texts(rows: Rows, columns: Columns) -> Texts:
 
     def values() -> Iterator[tuple[str, ...]]:
         for table in rows.tables:
-            columns = (column_values(table.batches(c), c, table.place) for c in wanted)
-            yield from zip(*columns, strict=True)
+            found = (column_values(table.batches(name), name, table.place) for name in wanted)
+            yield from zip(*found, strict=True)
 
     join: Callable[[Iterable[Any]], Texts] = join_windows if moving else join_posts
     return join(values())
