@@ -232,6 +232,12 @@ def test_a_server_step_is_the_weighted_sum_of_the_clients_gradients() -> None:
     assert "radius" not in FIXED.report(after, answers)
 
 
+def test_trust_multiplies_a_clients_share() -> None:
+    first, second = replies((10.0, 30), (10.0, 10))
+    answers = [first, dataclasses.replace(second, trust=0.5)]
+    assert FIXED.shares(answers) == pytest.approx([30 / 35, 5 / 35])
+
+
 def test_one_client_with_its_records_as_images_is_plain_descent() -> None:
     ctx = digits(*range(3))
     method = dataclasses.replace(FIXED, images_per_class=1, pixel_steps=0, fixed_iterations=7)

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from msgspec import Meta
@@ -57,6 +57,8 @@ class Global:
 @dataclass(frozen=True)
 class TrustedDescent:
     """The server's side of Fed-GLOSS: gradient descent within the radius the clients measured."""
+
+    sends_sets: ClassVar[bool] = True
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 50
     criterion: Criterion = "cosine+mse"  # "calibrated" would leak: for analysis only
@@ -116,11 +118,11 @@ class TrustedDescent:
         return min(radii) if self.radius_choice == "min" else max(radii)
 
     def shares(self, replies: Sequence[Reply[Approximation]]) -> list[float]:
-        """Weight of every client in line 12: n_k / n, or the same for all."""
-        if self.weighting == "uniform":
-            return [1.0 / len(replies)] * len(replies)
-        total = sum(reply.message.records for reply in replies)
-        return [reply.message.records / total for reply in replies]
+        """Weight of every client in line 12: n_k / n, or the same for all, times the trust in it."""
+        uniform = self.weighting == "uniform"
+        own = [(1.0 if uniform else r.message.records) * r.trust for r in replies]
+        total = sum(own)
+        return [share / total for share in own]
 
     def gradient(
         self,
