@@ -19,6 +19,7 @@ from fedstill.data import SOURCES, DataSettings, parse_partition
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import find_method
 from fedstill.models import DEFAULT_MODEL, Model, build_own, find_model
+from fedstill.privacy.settings import PrivacySettings
 from fedstill.rng import Rng
 from fedstill.tables import Table, as_table, convert, flat, without_none
 from fedstill.wire import check_codec
@@ -71,6 +72,7 @@ class Experiment:
     device: str = "cpu"
     wire: WireSettings = field(default_factory=WireSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    privacy: PrivacySettings | None = None  # None: no privacy at all
 
     @property
     def table(self) -> Table:
@@ -112,6 +114,8 @@ def resolve(request: Mapping[str, Any], own_method: Any = None) -> Experiment:
     if isinstance(table["model"], dict):
         table["model"] = {"name": DEFAULT_MODEL, **table["model"]}
     experiment = convert(table, Experiment, "")
+    if experiment.privacy is not None:
+        experiment.privacy.check()
     if "name" not in experiment.method:
         raise RequestError("method: which one? `fedstill list methods` shows them")
     for key, section in (("method", experiment.method), ("model", experiment.model)):
@@ -151,9 +155,22 @@ def _settings(table: Table) -> Table:
 
 
 def _full_method(experiment: Experiment, own_method: Any) -> Table:
+    if own_method is None:
+        experiment = dataclasses.replace(experiment, method=_with_defaults(experiment))
     method = own_method or experiment.build_method()
     settings = without_none(as_table(method))
     return {"name": experiment.method["name"], **settings}
+
+
+def _with_defaults(experiment: Experiment) -> Table:
+    """The method's settings over its defaults for private runs, in a private run.
+
+    Only what was left open is filled in: a setting that leaks is refused, never mended.
+    """
+    if experiment.privacy is None:
+        return experiment.method
+    cls = find_method(experiment.method["name"])
+    return {**getattr(cls, "PRIVATE_DEFAULTS", {}), **experiment.method}
 
 
 def _full_model(experiment: Experiment) -> Table:

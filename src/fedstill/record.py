@@ -7,6 +7,7 @@ summary.json        the run in one object
 model.safetensors   the model at the end
 synthetic/          the clients' synthetic sets, a file a round, where the method makes some
 checkpoint/         what --resume goes on from
+ledger/             with privacy on: every access to each client's records
 errors.log          only if something failed: the tracebacks
 """
 
@@ -42,7 +43,8 @@ class RoundMetrics:
 
     ``accuracy`` and ``loss`` are of the test split, ``None`` in a round without evaluation.
     ``failed`` gives the reason for every sampled client whose reply is not in the model.
-    ``details`` are the method's own numbers.
+    ``details`` are the method's own numbers. ``epsilon`` is the worst client's, of everything
+    taken from its records so far.
     """
 
     round: int
@@ -55,6 +57,8 @@ class RoundMetrics:
     clients: list[int]
     failed: dict[int, str] = field(default_factory=dict)
     details: dict[str, float] = field(default_factory=dict)
+    delta: float | None = None  # of epsilon
+    accountant: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Summary:
     partition_sha256: str
     experiment_sha256: str  # of the settings, the scaling and the network: what decides the bits
     version: str
+    accountant: str | None = None  # of epsilon
+    privacy: str | None = None  # what epsilon stands for, in words
 
     def after(self, history: "Sequence[RoundMetrics]", status: str) -> "Summary":
         """The same run after these rounds."""
@@ -97,6 +103,7 @@ class Summary:
             up_bytes=sum(m.up_bytes for m in history),
             down_bytes=sum(m.down_bytes for m in history),
             seconds=sum(m.seconds for m in history),
+            epsilon=history[-1].epsilon if history else None,
             status=status,
         )
 

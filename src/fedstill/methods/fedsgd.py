@@ -5,11 +5,14 @@
 3      send w to the sampled clients
 4      client k: g_k <- gradient at w of the mean loss over all its records
 5      server: w <- w - eta sum_k (n_k / n) g_k
+
+With privacy on g_k is a noisy mean of the clipped gradients of one Poisson sample (of all records
+where privacy.sampling_rate is 1).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -17,7 +20,8 @@ from fedstill.methods.fedavg import Weighting, client_weights
 from fedstill.methods.messages import Update, Weights, update_schema, weights_schema
 from fedstill.steps.arithmetic import add, weighted_sum
 from fedstill.steps.gradient import full_gradient
-from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.steps.per_record import weight_gradients
+from fedstill.types import ClientContext, Params, PrivateForm, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
 
@@ -25,8 +29,13 @@ from fedstill.wire import Schema
 class FedSGD:
     """One full gradient step a round."""
 
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"weighting": "uniform"}
+
     learning_rate: Annotated[float, Meta(gt=0)] = 0.1
     weighting: Weighting = "records"
+
+    def private_form(self, rate: float) -> PrivateForm:
+        return PrivateForm(accesses=1)
 
     def init(self, ctx: ServerContext) -> Weights:
         return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
@@ -44,8 +53,11 @@ class FedSGD:
         return state  # line 3
 
     def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Update, None]:
-        gradient, _ = full_gradient(ctx.task, message.params, ctx.records)  # line 4
-        return Update(gradient, len(ctx.records)), None
+        if ctx.private is None:
+            gradient, _ = full_gradient(ctx.task, message.params, ctx.records)  # line 4
+        else:
+            gradient = ctx.private.noisy_mean(weight_gradients(ctx.task, message.params))
+        return Update(gradient, ctx.size), None
 
     def server(
         self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[Update]]

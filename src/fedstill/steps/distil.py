@@ -47,7 +47,7 @@ def match_distribution(
     augmentation for both sides, one step down the pixel gradient of ``plan[t]``'s loss.
     """
     images = start.detach().clone()
-    optimiser = _optimiser(images, steps)
+    optimiser = optimiser_of(images, steps)
     weights_stream = ctx.rng.at("weights").torch()
     batch_stream = ctx.rng.at("batches").torch()
     augment_stream = ctx.rng.at("augment").torch()
@@ -100,7 +100,8 @@ def _chunks(
         yield ctx.records.take(part)[0], own.to(ctx.task.device)
 
 
-def _optimiser(images: Tensor, steps: PixelSteps) -> torch.optim.Optimizer:
+def optimiser_of(images: Tensor, steps: PixelSteps) -> torch.optim.Optimizer:
+    """What moves the pixels by ``images.grad``."""
     if steps.optimiser == "adam":
         return torch.optim.Adam([images], lr=steps.learning_rate)
     return torch.optim.SGD([images], lr=steps.learning_rate, momentum=steps.momentum)

@@ -1,17 +1,24 @@
 """Stochastic gradient descent on one client's records: the work of the FedAvg family."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
 from fedstill.steps.gradient import batch_gradient, tracked
-from fedstill.types import ClientContext, Params
+from fedstill.steps.per_record import weight_gradients
+from fedstill.types import ClientContext, Params, Private
 
 
 def steps_of(records: int, epochs: int, batch_size: int) -> int:
     """How many steps ``local_sgd`` takes."""
     return epochs * math.ceil(records / batch_size)
+
+
+def private_steps(epochs: int, rate: float) -> int:
+    """How many steps it takes with privacy on: in an epoch a record is seen once on average."""
+    return max(1, round(epochs / rate))
 
 
 def local_sgd(
@@ -28,26 +35,48 @@ def local_sgd(
     """The weights after some epochs over the client's records, in an order of its own stream.
 
     ``correction(weights)`` is added to every gradient: FedProx's pull, SCAFFOLD's variates.
+
+    With privacy on, a step's gradient is a noisy mean of the clipped gradients of a Poisson sample
+    (``batch_size`` plays no part), and an epoch has 1 / q steps: public numbers, all of them.
     """
-    records = ctx.records
     weights = tracked(start)
     velocity = {k: torch.zeros_like(v) for k, v in start.items()} if momentum else {}
-    steps, step = steps_of(len(records), epochs, batch_size), 0
+    if ctx.private is None:
+        steps = steps_of(len(ctx.records), epochs, batch_size)
+        gradients = _batch_gradients(ctx, weights, epochs, batch_size)
+    else:
+        steps = private_steps(epochs, ctx.private.rate)
+        gradients = _noisy_gradients(ctx, ctx.private, weights, steps)
+    for step, gradient in enumerate(gradients):
+        with torch.no_grad():
+            extra = correction(weights) if correction else {}
+            for (name, weight), slope in zip(weights.items(), gradient, strict=True):
+                if weight_decay:
+                    slope.add_(weight, alpha=weight_decay)
+                if extra:
+                    slope.add_(extra[name])
+                if momentum:
+                    slope = velocity[name].mul_(momentum).add_(slope)
+                weight.sub_(slope, alpha=learning_rate)
+        ctx.progress(step + 1, steps)
+    return {k: v.detach() for k, v in weights.items()}
+
+
+def _batch_gradients(
+    ctx: ClientContext, weights: Params, epochs: int, batch_size: int
+) -> Iterator[list[Tensor]]:
+    """The gradient at the current weights on one batch after the other."""
+    records = ctx.records
     for epoch in range(epochs):
         order = torch.randperm(len(records), generator=ctx.rng.at("order", epoch).torch())
         for positions in order.split(batch_size):
             x, y = records.take(positions)
-            gradient, _ = batch_gradient(ctx.task, weights, x, y)
-            with torch.no_grad():
-                extra = correction(weights) if correction else {}
-                for (name, weight), slope in zip(weights.items(), gradient, strict=True):
-                    if weight_decay:
-                        slope.add_(weight, alpha=weight_decay)
-                    if extra:
-                        slope.add_(extra[name])
-                    if momentum:
-                        slope = velocity[name].mul_(momentum).add_(slope)
-                    weight.sub_(slope, alpha=learning_rate)
-            step += 1
-            ctx.progress(step, steps)
-    return {k: v.detach() for k, v in weights.items()}
+            yield batch_gradient(ctx.task, weights, x, y)[0]
+
+
+def _noisy_gradients(
+    ctx: ClientContext, private: Private, weights: Params, steps: int
+) -> Iterator[list[Tensor]]:
+    """The same through the private door: one access a step."""
+    for _ in range(steps):
+        yield list(private.noisy_mean(weight_gradients(ctx.task, weights)).values())
