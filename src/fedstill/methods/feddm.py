@@ -54,7 +54,13 @@ class LastSet:
 class FedDM(SurrogateTraining):
     """Clients send images whose features match their records'; the server trains on them."""
 
-    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"initial": "noise", "warm_start": True}
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        "initial": "noise",
+        "warm_start": True,
+        # Its steps do not depend on how long clipped features are.
+        "pixel_optimiser": "adam",
+        "pixel_learning_rate": 0.1,
+    }
 
     iterations: Annotated[int, Meta(ge=0)] = 20  # T; the paper: 1000
     initial: Initial = "real"

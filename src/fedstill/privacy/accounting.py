@@ -18,7 +18,6 @@ from fedstill.errors import RequestError
 Accountant = Literal["rdp", "pld"]
 
 _LARGEST_SIGMA = 1e6
-_TOLERANCE = 1e-6  # of sigma; it is then rounded up
 
 
 @lru_cache(maxsize=4096)
@@ -37,9 +36,18 @@ def epsilon_of(
 
 
 def sigma_for(
-    epsilon: float, accesses: int, rate: float, delta: float, accountant: Accountant = "rdp"
+    epsilon: float,
+    accesses: int,
+    rate: float,
+    delta: float,
+    accountant: Accountant = "rdp",
+    *,
+    tolerance: float = 1e-6,
 ) -> float:
-    """The least noise multiplier that keeps so many accesses within epsilon."""
+    """The least noise multiplier that keeps so many accesses within epsilon.
+
+    It may be larger by ``tolerance``, never smaller.
+    """
     dp = _library()
 
     def all_of(sigma: float) -> Any:
@@ -48,7 +56,7 @@ def sigma_for(
     with _silenced():
         try:
             found: float = dp.calibrate_dp_mechanism(
-                lambda: _account(accountant), all_of, epsilon, delta, tol=_TOLERANCE
+                lambda: _account(accountant), all_of, epsilon, delta, tol=tolerance
             )
         except (ValueError, OverflowError) as error:
             raise RequestError(f"privacy.epsilon: {_no_sigma(epsilon, accesses)}") from error

@@ -33,9 +33,9 @@ def refuse_leaks(
         raise RequestError(f"method.{leak.setting} = {value}: {leak.why}; {leak.remedy}")
     if settings.scaling != "public" and not _known(data):
         raise RequestError(
-            f"data.mean = {list(data.scaling.mean)}, data.std = {list(data.scaling.std)}: constants "
-            "computed from the records would release them with no noise; if yours are not, say "
-            "privacy.scaling = 'public', or drop them"
+            f"data.mean = {list(data.scaling.mean)}, data.std = {list(data.scaling.std)}: if these "
+            "were computed from the records they release them with no noise; if they were not, say "
+            "privacy.scaling = 'public', else drop them"
         )
     largest = max(settings.sizes(task.clients, data.name))
     if settings.delta >= 1 / largest:

@@ -125,12 +125,12 @@ def outputs_of(model: Model, matching: Matching) -> Callable[[Params, Tensor], O
 
 
 def _distances_of(model: Model, matching: Matching) -> Callable[[Params, Tensor, Outputs], Tensor]:
-    outputs_of = outputs_of(model, matching)
+    forward = outputs_of(model, matching)
 
     def distances(params: Params, images: Tensor, means: Outputs) -> Tensor:
         """Distance of every class, summed over the layers."""
         total = images.new_zeros(len(images))
-        for out, mean in zip(outputs_of(params, images.flatten(0, 1)), means, strict=True):
+        for out, mean in zip(forward(params, images.flatten(0, 1)), means, strict=True):
             difference = out.unflatten(0, images.shape[:2]).mean(1) - mean
             total = total + matching.distance(difference)
         return total
