@@ -27,6 +27,7 @@ from fedstill.defence import DefenceSettings
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import find_method
 from fedstill.models import DEFAULT_MODEL, Model, build_own, find_model
+from fedstill.privacy.settings import PrivacySettings
 from fedstill.rng import Rng
 from fedstill.tables import Table, as_table, convert, flat, without_none
 from fedstill.wire import check_codec
@@ -81,6 +82,7 @@ class Experiment:
     defence: DefenceSettings = field(default_factory=DefenceSettings)
     wire: WireSettings = field(default_factory=WireSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    privacy: PrivacySettings | None = None  # None: no privacy at all
 
     @property
     def table(self) -> Table:
@@ -126,6 +128,8 @@ def resolve(request: Mapping[str, Any], own_method: Any = None) -> Experiment:
         usual = (source.model if source else None) or DEFAULT_MODEL
         table["model"] = {"name": usual, **table["model"]}
     experiment = convert(table, Experiment, "")
+    if experiment.privacy is not None:
+        experiment.privacy.check()
     if "name" not in experiment.method:
         raise RequestError("method: which one? `fedstill list methods` shows them")
     for key, section in (("method", experiment.method), ("model", experiment.model)):
@@ -173,6 +177,8 @@ def _settings(table: Table) -> Table:
 
 
 def _full_method(experiment: Experiment, own_method: Any) -> Table:
+    if own_method is None:
+        experiment = dataclasses.replace(experiment, method=_with_defaults(experiment))
     method = own_method or experiment.build_method()
     settings = without_none(as_table(method))
     return {"name": experiment.method["name"], **settings}
@@ -187,6 +193,17 @@ def _check_defence(experiment: Experiment, own_method: Any) -> None:
             f"defence.mode = '{experiment.defence.mode}': the clients of {name} send no synthetic "
             f"sets that could be judged; {remedy}"
         )
+
+
+def _with_defaults(experiment: Experiment) -> Table:
+    """The method's settings over its defaults for private runs, in a private run.
+
+    Only what was left open is filled in: a setting that leaks is refused, never mended.
+    """
+    if experiment.privacy is None:
+        return experiment.method
+    cls = find_method(experiment.method["name"])
+    return {**getattr(cls, "PRIVATE_DEFAULTS", {}), **experiment.method}
 
 
 def _full_model(experiment: Experiment) -> Table:

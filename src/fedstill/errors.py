@@ -28,6 +28,10 @@ class WireError(FedstillError):
     """A message that is not what its method declared. It never reaches the model."""
 
 
+class BudgetSpent(FedstillError):
+    """One more access to a client's records would pass the privacy budget: it was not made."""
+
+
 class Interrupted(FedstillError):
     """The run was stopped from outside and can be resumed (exit code 130)."""
 

@@ -10,7 +10,7 @@ from fedstill.defence import Verdict, judge
 from fedstill.engine.client import Answer, Work
 from fedstill.engine.local import Engine
 from fedstill.engine.threads import threads
-from fedstill.errors import RunError, WireError
+from fedstill.errors import BudgetSpent, RunError, WireError
 from fedstill.observer import Observer
 from fedstill.record import RoundMetrics, RunFolder
 from fedstill.setup import Setup
@@ -64,7 +64,8 @@ class Federation:
     def _step(self, engine: Engine) -> RoundMetrics:
         begun = time.monotonic()
         number = self.round + 1
-        clients = self._sample(number)
+        clients = self.setup.sample(number)
+        self._stop_within_budget(clients)
         self.observer.round_started(number, clients)
         context = self._server_context(number)
         method, task, codecs = self.setup.method, self.setup.task, self.setup.experiment.wire
@@ -80,6 +81,7 @@ class Federation:
         measured = self._evaluate(context, state)
         self._keep_synthetic(number, state, received)
         report = getattr(method, "report", None)  # a method may have numbers of its own
+        plan = self.setup.plan
         metrics = RoundMetrics(
             round=number,
             accuracy=measured.accuracy,
@@ -87,11 +89,13 @@ class Federation:
             up_bytes=0 if self.pooled else sum(len(a.message) for a in answers),
             down_bytes=0 if self.pooled else len(down) * len(clients),
             seconds=time.monotonic() - begun,
-            epsilon=None,
+            epsilon=self.epsilon,
             clients=[reply.client for reply in replies],
             failed=failed,
             details=(report(state, replies) if report else {}) | measured.details,
             defence=verdicts,
+            delta=plan.delta if plan else None,
+            accountant=plan.accountant if plan else None,
         )
         self._commit(metrics, state, answers)
         return metrics
@@ -110,12 +114,28 @@ class Federation:
         self.history.append(metrics)
         self.observer.round_done(metrics)
 
-    def _sample(self, number: int) -> list[int]:
-        """Clients of this round, by a stream of its own; one without records is never asked."""
-        candidates = self.setup.clients_with_records
-        generator = self.setup.rng.at("round", number, "sampling").numpy()
-        chosen = generator.choice(len(candidates), self.setup.clients_a_round, replace=False)
-        return sorted(candidates[i] for i in chosen)
+    @property
+    def epsilon(self) -> float | None:
+        """What the worst client has spent so far, by its ledger: clients' records are disjoint."""
+        plan, folder = self.setup.plan, self.setup.ledgers
+        if plan is None or folder is None:
+            return None
+        clients = range(self.setup.partition.clients)
+        return plan.spent(max(plan.ledger(folder, client).count for client in clients))
+
+    def _stop_within_budget(self, clients: Sequence[int]) -> None:
+        """A round is not begun unless every client in it can afford the whole of it."""
+        plan, folder = self.setup.plan, self.setup.ledgers
+        if plan is None or folder is None:
+            return
+        for client in clients:
+            ledger = plan.ledger(folder, client)
+            if ledger.room < plan.accesses:
+                raise BudgetSpent(
+                    f"round {self.round + 1} would pass the privacy budget: client {client} has "
+                    f"{ledger.count} accesses behind it, {plan.most} are allowed and a round "
+                    f"takes {plan.accesses}"
+                )
 
     def _server_context(self, number: int) -> ServerContext:
         rng = self.setup.rng.at("round", number, "server")
@@ -129,6 +149,8 @@ class Federation:
             if answer.traceback:
                 self.folder.log_error(f"client {answer.client}\n{answer.traceback}")
             answers.append(answer)
+        if spent := next((a for a in answers if a.spent), None):
+            raise BudgetSpent(f"client {spent.client}: {spent.error}")
         return sorted(answers, key=lambda a: a.client)
 
     def _accept(

@@ -7,6 +7,7 @@ summary.json        the run in one object
 model.safetensors   the model at the end
 synthetic/          the clients' synthetic sets, a file a round, where the method makes some
 checkpoint/         what --resume goes on from
+ledger/             with privacy on: every access to each client's records
 errors.log          only if something failed: the tracebacks
 """
 
@@ -45,7 +46,8 @@ class RoundMetrics:
     ``failed`` gives the reason for every sampled client whose reply is not in the model.
     ``details`` are the method's own numbers, and ``accuracy/DOMAIN`` where the test records have
     domains. ``defence`` has a verdict on every client's set where there is one; a client that it
-    dropped is neither among ``clients`` nor among the failed.
+    dropped is neither among ``clients`` nor among the failed. ``epsilon`` is the worst client's, of
+    everything taken from its records so far.
     """
 
     round: int
@@ -59,6 +61,8 @@ class RoundMetrics:
     failed: dict[int, str] = field(default_factory=dict)
     details: dict[str, float] = field(default_factory=dict)
     defence: dict[int, Verdict] = field(default_factory=dict)
+    delta: float | None = None  # of epsilon
+    accountant: str | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Summary:
     experiment_sha256: str  # of the settings, the scaling and the network: what decides the bits
     version: str
     details: dict[str, float] = field(default_factory=dict)  # of the round that was measured last
+    accountant: str | None = None  # of epsilon
+    privacy: str | None = None  # what epsilon stands for, in words
 
     def after(self, history: "Sequence[RoundMetrics]", status: str) -> "Summary":
         """The same run after these rounds."""
@@ -103,6 +109,7 @@ class Summary:
             up_bytes=sum(m.up_bytes for m in history),
             down_bytes=sum(m.down_bytes for m in history),
             seconds=sum(m.seconds for m in history),
+            epsilon=history[-1].epsilon if history else None,
             status=status,
         )
 

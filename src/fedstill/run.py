@@ -7,7 +7,7 @@ import shlex
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import torch
 from fedstill.config import check_types, resolve, spelled_out
 from fedstill.data import Dataset, load
 from fedstill.engine.local import local_engine
-from fedstill.errors import FedstillError, Interrupted, RequestError, RunError
+from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestError, RunError
 from fedstill.federation import Federation
 from fedstill.models import Model
 from fedstill.observer import Observer
+from fedstill.privacy.preparing import in_words, prepared
 from fedstill.record import RoundMetrics, RunFolder, Summary
 from fedstill.setup import Setup, prepare, refuse_too_few_replies
 from fedstill.tables import Table, as_table, merged, nested, read_toml
@@ -47,6 +48,8 @@ def run(
     partition: str | None = None,
     participation: float | None = None,
     rounds: int | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
     model: str | Model | torch.nn.Module | None = None,
     engine: str | None = None,
     workers: int | None = None,
@@ -78,6 +81,8 @@ def run(
         "partition": partition,
         "participation": participation,
         "rounds": rounds,
+        "privacy.epsilon": epsilon,
+        "privacy.delta": delta,
         "engine.name": engine,
         "engine.workers": workers,
         "device": device,
@@ -163,7 +168,8 @@ def execute(
     dataset = own.data or load(experiment.data)
     pooled = bool(getattr(own.method or experiment.build_method(), "pooled", False))
     dataset, partition = prepare(experiment, dataset, pooled=pooled)
-    setup = Setup(experiment, dataset, partition, own.method, own.model)
+    setup = prepared(Setup(experiment, dataset, partition, own.method, own.model))
+    experiment = setup.experiment
     refuse_too_few_replies(setup)
     summary = _first_summary(setup)  # builds the model: a wrong setting shows before any file
     setup.method.upload(setup.task)  # so does one of the method that does not fit the model
@@ -173,6 +179,8 @@ def execute(
         folder.reopen(experiment.table, summary)
     else:
         folder.create(experiment.table, setup.partition)
+    if setup.plan is not None:
+        setup = replace(setup, ledgers=folder.path / "ledger")
     try:
         return _run_in(folder, setup, summary, observer or Observer())
     finally:
@@ -205,7 +213,7 @@ def _first_summary(setup: Setup) -> Summary:
         down_bytes=0,
         seconds=0.0,
         epsilon=None,
-        delta=None,
+        delta=setup.plan.delta if setup.plan else None,
         status="running",
         model=experiment.model["name"],
         model_size=setup.task.model.size,
@@ -213,6 +221,8 @@ def _first_summary(setup: Setup) -> Summary:
         partition_sha256=setup.partition.digest,
         experiment_sha256=setup.digest,
         version=VERSION,
+        accountant=setup.plan.accountant if setup.plan else None,
+        privacy=in_words(setup.plan),
     )
 
 
@@ -221,22 +231,28 @@ def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer)
 
     def conclude(status: str) -> Summary:
         summary = first.after(federation.history, status)
+        if setup.plan is not None:  # also what was taken for rounds that were never finished
+            summary = replace(summary, epsilon=federation.epsilon)
         folder.write_summary(summary)
         return summary
 
     with _explained(folder, conclude):
         federation.begin()
-        rounds = setup.experiment.rounds
+        rounds, status = setup.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
         if federation.round < rounds:
             scratch = folder.path / ".workers"
             with local_engine(setup, setup.clients_a_round, scratch) as engine:
-                while federation.round < rounds:
-                    federation.step(engine)
-                    conclude("running")
+                try:
+                    while federation.round < rounds:
+                        federation.step(engine)
+                        conclude("running")
+                except BudgetSpent as end:  # as planned: what there is is kept
+                    status = "budget spent"
+                    observer.note(str(end))
         params = setup.method.params(federation.state)
         folder.write_model(params, {"method": first.method, "model": setup.experiment.model})
-        summary = conclude("done")
+        summary = conclude(status)
     observer.finished(folder.path, summary)
     return Result(folder.path, summary, federation.history, setup.task.model, params)
 

@@ -5,6 +5,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from fedstill.data import (
 from fedstill.engine.client import ClientRunner
 from fedstill.errors import RequestError
 from fedstill.models import MODELS, Model
+from fedstill.privacy.plan import PrivatePlan
 from fedstill.rng import Rng
 from fedstill.types import Task
 
@@ -33,7 +35,8 @@ class Setup:
     """An experiment with its data dealt out to the clients.
 
     ``own_method`` and ``own_model`` are objects that a caller in Python handed over instead of
-    names; they cannot be sent to other processes.
+    names; they cannot be sent to other processes. ``plan`` is there in a private run alone
+    (``privacy/preparing.py`` makes it), and ``ledgers`` is the folder of its clients' ledgers.
     """
 
     experiment: Experiment
@@ -41,6 +44,8 @@ class Setup:
     partition: Partition
     own_method: Any = None
     own_model: Model | None = None
+    plan: PrivatePlan | None = None
+    ledgers: Path | None = None
 
     @cached_property
     def method(self) -> Any:
@@ -77,7 +82,15 @@ class Setup:
     def runner(self) -> ClientRunner:
         codecs = self.experiment.wire
         return ClientRunner(
-            self.method, self.task, self.dataset, self.partition, self.rng, codecs.up, codecs.down
+            self.method,
+            self.task,
+            self.dataset,
+            self.partition,
+            self.rng,
+            codecs.up,
+            codecs.down,
+            self.plan,
+            self.ledgers,
         )
 
     @property
@@ -91,22 +104,34 @@ class Setup:
     def rng(self) -> Rng:
         return Rng(self.experiment.seed)
 
-    @property
-    def test(self) -> Records:
-        """The official test split."""
-        split = self.dataset.test
-        return Records(split, torch.arange(len(split)), self.dataset.scaling, self.task.device)
-
     @cached_property
-    def clients_with_records(self) -> list[int]:
-        """Those that can be asked."""
+    def candidates(self) -> list[int]:
+        """The clients that may be asked: those with records.
+
+        With privacy on, and its classes not public, that would give an empty client away: then all.
+        """
+        privacy = self.experiment.privacy
+        if privacy is not None and privacy.classes == "all":
+            return list(range(self.partition.clients))
         clients: list[int] = self.partition.sizes.nonzero().flatten().tolist()
         return clients
 
     @property
     def clients_a_round(self) -> int:
         """How many clients are sampled: at least one."""
-        return max(1, round(self.experiment.participation * len(self.clients_with_records)))
+        return max(1, round(self.experiment.participation * len(self.candidates)))
+
+    def sample(self, number: int) -> list[int]:
+        """Clients of this round, by a stream of its own."""
+        generator = self.rng.at("round", number, "sampling").numpy()
+        chosen = generator.choice(len(self.candidates), self.clients_a_round, replace=False)
+        return sorted(self.candidates[i] for i in chosen)
+
+    @property
+    def test(self) -> Records:
+        """The official test split."""
+        split = self.dataset.test
+        return Records(split, torch.arange(len(split)), self.dataset.scaling, self.task.device)
 
     @property
     def quorum(self) -> int:

@@ -5,7 +5,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -115,6 +115,8 @@ def convert(table: Any, kind: type[T], path: str) -> T:
 
 
 def _refuse_unknown_keys(table: Any, kind: Any, path: str) -> None:
+    # A section that may be left out is a dataclass or None.
+    kind = next((k for k in get_args(kind) if dataclasses.is_dataclass(k)), kind)
     if not isinstance(table, Mapping) or not dataclasses.is_dataclass(kind):
         return
     hints = get_type_hints(kind)

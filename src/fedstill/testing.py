@@ -14,7 +14,7 @@ network) and raises ``AssertionError`` where the method breaks a rule that the e
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ from fedstill.engine.local import InProcess, Progress
 from fedstill.federation import Federation
 from fedstill.models import GRU, ConvNet, Model
 from fedstill.observer import Observer
+from fedstill.privacy.preparing import prepared
 from fedstill.record import RunFolder
 from fedstill.setup import Setup
 from fedstill.types import ClientContext, Params, Reply, ServerContext
@@ -58,9 +59,9 @@ class Toy:
     model: Model
 
 
-def toy_digits() -> Toy:
+def toy_digits(data: Dataset | None = None) -> Toy:
     """Digits; the first client holds few classes, the last one many."""
-    data = toy_data()
+    data = data or toy_data()
     owner = (data.train.labels // 2).clamp(max=_CLIENTS - 1).int()
     return Toy(data, owner, ConvNet(data.shape, data.classes, width=4))
 
@@ -108,9 +109,14 @@ def toy_setup(
     seed: int = 0,
     codec: str = "float32",
     model: Model | None = None,
+    privacy: Mapping[str, Any] | None = None,
+    data: Dataset | None = None,
 ) -> Setup:
-    """The toy problem for this method."""
-    toy = _TOY.get()()
+    """The toy problem for this method; ``data`` replaces the digits.
+
+    ``privacy`` is a ``[privacy]`` section, e.g. ``TOY_PRIVACY``.
+    """
+    toy = _TOY.get()() if data is None else toy_digits(data)
     owner = toy.owner
     pooled = bool(getattr(method, "pooled", False))
     partition = Partition(torch.zeros_like(owner), 1) if pooled else Partition(owner, _CLIENTS)
@@ -121,16 +127,17 @@ def toy_setup(
             "seed": seed,
             "wire": {"up": codec, "down": codec},
             "engine": {"workers": 1},
+            "privacy": privacy,
         },
         own_method=method,
     )
     network = model or toy.model
-    return Setup(experiment, toy.data, partition, own_method=method, own_model=network)
+    return prepared(Setup(experiment, toy.data, partition, own_method=method, own_model=network))
 
 
 def toy_run(method: Any, folder: Path, *, engine: Any = None, **options: Any) -> Federation:
     """The toy problem, run to its end in ``folder`` (or further, if a run was begun there)."""
-    setup = toy_setup(method, **options)
+    setup = _with_ledgers(toy_setup(method, **options), folder)
     federation = Federation(setup, RunFolder(folder), Observer())
     federation.begin()
     with (engine or InProcess)(setup) as running:
@@ -175,7 +182,7 @@ def resumed_is_uninterrupted(method: Any) -> None:
     """A run that stops after a round and goes on ends with the same bits."""
     with tempfile.TemporaryDirectory() as name:
         whole = toy_run(method, Path(name) / "whole", rounds=3)
-        setup = toy_setup(method, rounds=3)
+        setup = _with_ledgers(toy_setup(method, rounds=3), Path(name) / "parts")
         begun = Federation(setup, RunFolder(Path(name) / "parts"), Observer())
         begun.begin()
         with InProcess(setup) as engine:
@@ -249,6 +256,84 @@ CHECKS: dict[str, Callable[[Any], None]] = {
         upload_is_as_declared,
         inputs_are_not_changed,
         loss_falls,
+    )
+}
+
+
+def _with_ledgers(setup: Setup, folder: Path) -> Setup:
+    return setup if setup.plan is None else dataclasses.replace(setup, ledgers=folder / "ledger")
+
+
+def private_same_seed_same_bits(method: Any) -> None:
+    """With noise from the seed, two private runs agree to the last bit, in whatever order."""
+    with tempfile.TemporaryDirectory() as name:
+        first = toy_run(method, Path(name) / "a", privacy=TOY_PRIVACY)
+        again = toy_run(method, Path(name) / "b", privacy=TOY_PRIVACY, engine=_Reversed)
+        assert bits(first.state) == bits(again.state), "the same seed gave other bits"
+
+
+def private_noise_is_fresh(method: Any) -> None:
+    """Without it, the same seed gives something else each time: nobody can replay the noise."""
+    fresh = {**TOY_PRIVACY, "reproducible": False}
+    with tempfile.TemporaryDirectory() as name:
+        first = toy_run(method, Path(name) / "a", rounds=1, privacy=fresh)
+        again = toy_run(method, Path(name) / "b", rounds=1, privacy=fresh)
+        assert bits(_params(first)) != bits(_params(again)), "the noise came from the seed"
+
+
+def private_accesses_are_as_declared(method: Any) -> None:
+    """The door is opened as often as the plan says, and the ledger has every time."""
+    with tempfile.TemporaryDirectory() as name:
+        ran = toy_run(method, Path(name) / "run", rounds=2, privacy=TOY_PRIVACY)
+        plan, folder = ran.setup.plan, ran.setup.ledgers
+        assert plan is not None
+        assert folder is not None
+        for client in range(ran.setup.partition.clients):
+            assert plan.ledger(folder, client).count == 2 * plan.accesses, "not as declared"
+        assert ran.history[-1].epsilon == plan.spent(2 * plan.accesses)
+
+
+def private_shapes_do_not_depend_on_the_data(method: Any) -> None:
+    """What is sent has the same shapes whatever the records are, and however many."""
+    data = toy_data()
+    ones = Split(data.train.inputs[:40], torch.full_like(data.train.labels[:40], 1))
+    other = dataclasses.replace(data, train=ones)
+    shapes = []
+    for records in (data, other):
+        setup = toy_setup(method, privacy=TOY_PRIVACY, data=records)
+        server = ServerContext(setup.task, 1, setup.rng.at("server"))
+        down = method.broadcast(server, method.init(server))
+        with tempfile.TemporaryDirectory() as name:
+            runner = _with_ledgers(setup, Path(name)).runner
+            for client in range(setup.partition.clients):
+                up, _ = method.client(
+                    runner.context(1, client), down, method.init_client(setup.task)
+                )
+                tensors, skeleton = tree.flatten(up)
+                counts = {k: v for k, v in skeleton.items() if isinstance(v, int)}
+                shapes.append(({k: v.shape for k, v in tensors.items()}, counts))
+    half = len(shapes) // 2
+    assert shapes[:half] == shapes[half:], "the message's shape gives something about records away"
+
+
+# Noise from the seed, so that runs can be compared; every client sends every class.
+TOY_PRIVACY: dict[str, Any] = {
+    "sigma": 0.5,
+    "sampling_rate": 0.5,
+    "public_size": 30,
+    "delta": 1e-3,
+    "scaling": "public",
+    "reproducible": True,
+}
+
+# For methods with a private form, beside ``CHECKS``.
+PRIVATE_CHECKS: dict[str, Callable[[Any], None]] = {
+    check.__name__: check
+    for check in (
+        private_same_seed_same_bits,
+        private_noise_is_fresh,
+        private_accesses_are_as_declared,
+        private_shapes_do_not_depend_on_the_data,
     )
 }
 

@@ -14,6 +14,11 @@ pure. Engines call them in this order, and nothing else:
 A method may have more than that; what it lacks is not called (docs/architecture.md, "What a method
 may add"): ``report``, ``synthetic``, ``evaluate``, ``least_replies``, ``pooled``, ``sends_sets``.
 
+A method that also works through the private door has a function ``private_form(rate)`` that
+says how often it opens it (``PrivateForm``), and may have a class variable ``PRIVATE_DEFAULTS``:
+settings of a private run, where the user left them open. Without ``private_form`` a run with
+privacy on is refused.
+
 A runnable toy, federated averaging of a mean, is in ``docs/contributing.md``.
 """
 
@@ -67,8 +72,8 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
 
 
-def _silent(step: int, steps: int) -> None:
-    """No one is watching."""
+def silent(step: int, steps: int) -> None:
+    """Progress that no one is watching."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +83,108 @@ class ServerContext:
     task: Task
     round: int
     rng: Rng
-    progress: Callable[[int, int], None] = _silent
+    progress: Callable[[int, int], None] = silent
+
+
+class RecordVectors(Protocol):
+    """A vector for each of some records, in whatever form lets these two be computed."""
+
+    def squared_norms(self) -> Tensor:
+        """[records]: over all parts of a vector together."""
+        ...
+
+    def weighted(self, shares: Tensor) -> Params:
+        """Sums of the vectors by shares [..., records], which may be several sums at once."""
+        ...
+
+
+# Some records to their vectors: tensors [records, ...], or something cleverer.
+PerRecord = Callable[[Records], Params | RecordVectors]
+
+
+@dataclass(frozen=True)
+class ClassSums:
+    """A release by class: noisy sums [classes, ...] and how many records stand behind each.
+
+    The counts are noisy as well, or public numbers: they may be far off, and below zero.
+    """
+
+    sums: Params
+    counts: Tensor
 
 
 class Private(Protocol):
-    """The only door to records when privacy is on."""
+    """The only door to records when privacy is on (``privacy/mechanism.py`` proves what it does).
 
-    def noisy_sum(self, per_record: Callable[[Records], Params], *, clip: float) -> Params:
+    Each call of a ``noisy_`` function is one access: a fresh Poisson sample of the client's
+    records, a vector of each of them, clipped, added up and blurred by noise. ``per_record`` is
+    called with a few records at a time and must give each of them a vector that depends on that
+    record and public values alone, e.g. ``steps.per_record.weight_gradients(task, params)``.
+    What comes out may be used freely, and as often as one likes.
+    """
+
+    @property
+    def rate(self) -> float:
+        """q: the probability of each record to be in a sample."""
+        ...
+
+    @property
+    def clip(self) -> float:
+        """C: the norm that each record's vector is cut to."""
+        ...
+
+    @property
+    def class_clip(self) -> float:
+        """What of C is left for the vector itself in a release by class."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many records the client is publicly known to have: never the true number."""
+        ...
+
+    @property
+    def classes(self) -> Tensor:
+        """Labels of the classes that the client is publicly known to hold, ascending."""
+        ...
+
+    @property
+    def expected_batch(self) -> float:
+        """How many records a sample would have on average if ``size`` were true."""
+        ...
+
+    def noisy_sum(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
         """Sum of the clipped per-record vectors of a random batch, plus noise."""
         ...
+
+    def noisy_mean(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
+        """``noisy_sum`` divided by ``expected_batch``, which is public."""
+        ...
+
+    def noisy_class_sums(self, per_record: PerRecord) -> ClassSums:
+        """``noisy_sum`` for every class of ``classes`` by itself, at the price of one access."""
+        ...
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A setting that would give records away in a private run."""
+
+    setting: str  # its name in the method
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class PrivateForm:
+    """What a method that has a private form says about it.
+
+    ``accesses``: how many times a client opens the door in one round, at most. ``leaks``: what is
+    wrong with the method's settings as they are; the run is then refused.
+    """
+
+    accesses: int
+    leaks: tuple[Leak, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +197,7 @@ class ClientContext:
     rng: Rng
     data: Records | None = None
     private: Private | None = None
-    progress: Callable[[int, int], None] = _silent
+    progress: Callable[[int, int], None] = silent
 
     def __post_init__(self) -> None:
         if (self.data is None) == (self.private is None):
@@ -111,6 +209,11 @@ class ClientContext:
         if self.data is None:
             raise PermissionError("privacy is on: records are reached through `private` alone")
         return self.data
+
+    @property
+    def size(self) -> int:
+        """How many records stand behind the reply: with privacy on, the number declared public."""
+        return len(self.records) if self.private is None else self.private.size
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,26 @@ from typing import Any
 import pytest
 
 from fedstill.methods import METHODS
-from fedstill.testing import CHECKS
-from tests.methods.small import SMALL
+from fedstill.testing import CHECKS, PRIVATE_CHECKS
+from tests.methods.small import SMALL, SMALL_PRIVATE
+
+PRIVATE = [name for name, cls in METHODS.items() if getattr(cls, "private_form", None)]
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
 @pytest.mark.parametrize("name", METHODS)
 def test_conforms(name: str, check: Any) -> None:
     check(METHODS[name](**SMALL.get(name, {})))
+
+
+@pytest.mark.parametrize("check", PRIVATE_CHECKS.values(), ids=list(PRIVATE_CHECKS))
+@pytest.mark.parametrize("name", PRIVATE)
+def test_conforms_with_privacy_on(name: str, check: Any) -> None:
+    cls = METHODS[name]
+    settings = {**SMALL.get(name, {}), **SMALL_PRIVATE.get(name, {})}
+    check(cls(**{**getattr(cls, "PRIVATE_DEFAULTS", {}), **settings}))
+
+
+def test_these_methods_have_a_private_form() -> None:
+    assert {"fedavg", "fedprox", "fedsgd", "feddm", "feddualmatch"} <= set(PRIVATE)
+    assert not {"fednova", "real", "scaffold"} & set(PRIVATE)

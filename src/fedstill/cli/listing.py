@@ -1,10 +1,11 @@
 """``fedstill list``: what there is, a line each."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedstill.data import SOURCES
 from fedstill.errors import RequestError, did_you_mean
@@ -12,9 +13,14 @@ from fedstill.methods import METHODS, describe_method
 from fedstill.models import MODELS
 
 
+def _about(cls: type[Any]) -> str:
+    private = " [private form]" if getattr(cls, "private_form", None) else ""
+    return describe_method(cls) + private
+
+
 def _kinds() -> dict[str, dict[str, str]]:
     return {
-        "methods": {name: describe_method(cls) for name, cls in METHODS.items()},
+        "methods": {name: _about(cls) for name, cls in METHODS.items()},
         "data": {name: source.description for name, source in SOURCES.items()},
         "models": {name: entry.description for name, entry in MODELS.items()},
     }
@@ -39,5 +45,5 @@ def list_command(
             table.add_column(style="cyan", no_wrap=True)
             table.add_column()
             for entry, description in entries.items():
-                table.add_row(entry, description)
+                table.add_row(entry, Text(description))
             console.print(table)

@@ -77,6 +77,8 @@ class PlainProgress(Observer):
         self.rounds, self.done = rounds, done
         self.begun = time.monotonic()
         self._say(title(summary))
+        if summary.privacy is not None:
+            self._say(f"privacy: {summary.privacy}")
         self._say(f"run folder {folder}" + (f", going on after round {done}" if done else ""))
 
     def note(self, text: str) -> None:

@@ -42,6 +42,13 @@ def run_command(
         float | None, typer.Option(help="Share of clients in a round.", show_default="1.0")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default="20")] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Privacy budget of every client: noise is chosen to keep within it."),
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="The budget's delta.", show_default="1e-5")
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -92,6 +99,8 @@ def run_command(
             partition=partition,
             participation=participation,
             rounds=rounds,
+            epsilon=epsilon,
+            delta=delta,
             model=model,
             engine=engine,
             workers=workers,
@@ -129,4 +138,11 @@ def _print_outcome(folder: Path, summary: Summary) -> None:
         f"{in_bytes(summary.up_bytes)} up, {in_bytes(summary.down_bytes)} down, "
         f"{in_time(summary.seconds)}"
     )
+    if summary.privacy is not None:
+        spent = (
+            f"epsilon {summary.epsilon or 0:.2f}, delta {summary.delta:g} ({summary.accountant})"
+        )
+        console.print(f"{spent}: {summary.privacy}", markup=False)
+    if summary.status == "budget spent":
+        console.print("the privacy budget is spent: this is the model so far", markup=False)
     console.print(f"run folder: {folder}", markup=False)

@@ -3,13 +3,15 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedstill import tree, wire
 from fedstill.data import Dataset, Partition, Records
-from fedstill.errors import FedstillError, WireError
+from fedstill.errors import BudgetSpent, FedstillError, WireError
+from fedstill.privacy.plan import PrivatePlan
 from fedstill.rng import Rng
-from fedstill.types import ClientContext, Task
+from fedstill.types import ClientContext, Task, silent
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of it: the message up and the next state, or the reason why there is none."""
+    """What came of it: the message up and the next state, or the reason why there is none.
+
+    ``spent``: the reason is the privacy budget.
+    """
 
     client: int
     message: bytes = b""
     state: bytes | None = None
     error: str | None = None
     traceback: str | None = None
+    spent: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,15 +50,19 @@ class ClientRunner:
     rng: Rng
     up: str  # codecs
     down: str
+    plan: PrivatePlan | None = None
+    ledgers: Path | None = None
 
     def answer(self, work: Work, progress: Callable[[int, int], None]) -> Answer:
         """The client's answer. A failure is an answer too: the round may do without it."""
         try:
             return self._answer(work, progress)
+        except BudgetSpent as error:
+            return Answer(work.client, error=str(error), spent=True)
         except FedstillError as error:
-            return Answer(work.client, error=str(error))
+            return Answer(work.client, error=self._told(error, str(error)))
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = self._told(error, f"{type(error).__name__}: {error}")
             return Answer(work.client, error=reason, traceback=traceback.format_exc())
 
     def _answer(self, work: Work, progress: Callable[[int, int], None]) -> Answer:
@@ -61,14 +71,7 @@ class ClientRunner:
         state = method.init_client(task)
         state_type = type(state)
         stored = tree.dump(state) if work.state is None else work.state
-        context = ClientContext(
-            task,
-            work.round,
-            work.client,
-            self.rng.at("round", work.round, "client", work.client),
-            data=self.records(work.client),
-            progress=progress,
-        )
+        context = self.context(work.round, work.client, progress)
         reply, after = method.client(context, message, tree.load(stored, state_type, task.device))
         try:
             data = wire.encode(reply, method.upload(task), self.up)
@@ -76,6 +79,24 @@ class ClientRunner:
             hint = "; did the training diverge? lower the learning rate"
             raise WireError(f"{error}{hint if 'NaN' in str(error) else ''}") from None
         return Answer(work.client, data, None if after is None else tree.dump(after))
+
+    def context(
+        self, round: int, client: int, progress: Callable[[int, int], None] = silent
+    ) -> ClientContext:
+        """Where the client stands: with its records, or with the private door to them."""
+        rng = self.rng.at("round", round, "client", client)
+        records = self.records(client)
+        if self.plan is None:
+            return ClientContext(self.task, round, client, rng, data=records, progress=progress)
+        if self.ledgers is None:
+            raise ValueError("a private run needs a folder for its ledgers")
+        door = self.plan.door(records, self.task, client, round, rng, self.ledgers)
+        return ClientContext(self.task, round, client, rng, private=door, progress=progress)
+
+    def _told(self, error: Exception, reason: str) -> str:
+        """What others learn of a failure. A message may quote records: in a private run it stays
+        with the client."""
+        return reason if self.plan is None else f"{type(error).__name__} (its words stay here)"
 
     def records(self, client: int) -> Records:
         """The client's records: indices into the split that all share."""

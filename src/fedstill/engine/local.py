@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self, cast
 
+import msgspec
+
 from fedstill import tree
 from fedstill.engine.client import Answer, Work
 from fedstill.engine.frames import read_frame, write_frame
@@ -79,6 +81,8 @@ class WorkerProcesses:
             "dataset": str(folder / "data.safetensors"),
             "partition": str(folder / "partition.safetensors"),
             "path": sys.path,  # a user's own modules are found as they are here
+            "plan": msgspec.to_builtins(self._setup.plan),
+            "ledgers": self._setup.ledgers and str(self._setup.ledgers.resolve()),
         }
         for _ in range(self._workers):
             process = subprocess.Popen(
@@ -150,7 +154,7 @@ def _serve(
                     break
             state = None if reply["stateless"] else parts[1]
             error, trace = reply["error"], reply["traceback"]
-            answers.put(Answer(work.client, parts[0], state, error, trace))
+            answers.put(Answer(work.client, parts[0], state, error, trace, reply["spent"]))
     except (EOFError, OSError):
         answers.put(RunError(f"a worker process {_death(process)}"))
     except Exception as error:  # a bug of ours must not leave the main thread waiting

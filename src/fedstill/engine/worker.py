@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from fedstill import tree
@@ -21,6 +22,7 @@ from fedstill.data import Dataset, Partition
 from fedstill.engine.client import Work
 from fedstill.engine.frames import read_frame, write_frame
 from fedstill.engine.memory import keep_freed_memory
+from fedstill.privacy.plan import PrivatePlan
 from fedstill.setup import Setup
 
 _PROGRESS_SECONDS = 0.2
@@ -33,6 +35,8 @@ def build_setup(header: dict[str, Any]) -> Setup:
         resolve(header["config"]),
         tree.map_file(Path(header["dataset"]), Dataset),
         Partition.load(Path(header["partition"])),
+        plan=msgspec.convert(header["plan"], PrivatePlan | None),
+        ledgers=header["ledgers"] and Path(header["ledgers"]),
     )
 
 
@@ -73,6 +77,7 @@ def main() -> None:
             {
                 "error": answer.error,
                 "traceback": answer.traceback,
+                "spent": answer.spent,
                 "stateless": answer.state is None,
             },
             [answer.message, answer.state or b""],

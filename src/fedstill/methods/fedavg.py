@@ -10,19 +10,22 @@ Decentralized Data", AISTATS 2017.
 
 The difference travels rather than the weights: it is the same sum, and it loses less in a
 coarse codec. ``aggregate`` puts a robust rule in the place of line 6's sum (steps/aggregate.py).
+
+With privacy on (DP-FedAvg) line 4 is SGD on noisy means of clipped per-record gradients, 1 / q
+steps an epoch, and n_k is a number declared public, or the same for all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from fedstill.methods.messages import Counted, Update, Weights, update_schema, weights_schema
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add, subtract
-from fedstill.steps.local_sgd import local_sgd
-from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.steps.local_sgd import local_sgd, private_steps
+from fedstill.types import ClientContext, Params, PrivateForm, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
 Weighting = Literal["records", "uniform"]
@@ -40,6 +43,8 @@ def client_weights(replies: Sequence[Reply[Counted]], weighting: Weighting) -> l
 class FedAvg(Aggregating):
     """Average of the clients' locally trained models."""
 
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"weighting": "uniform"}
+
     local_epochs: Annotated[int, Meta(ge=1)] = 1
     local_steps: Annotated[int, Meta(ge=1)] | None = None  # so many SGD steps instead of epochs
     batch_size: Annotated[int, Meta(ge=1)] = 32
@@ -47,6 +52,9 @@ class FedAvg(Aggregating):
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
     weighting: Weighting = "records"
+
+    def private_form(self, rate: float) -> PrivateForm:
+        return PrivateForm(private_steps(self.local_epochs, rate, self.local_steps))
 
     def init(self, ctx: ServerContext) -> Weights:
         return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
@@ -65,7 +73,7 @@ class FedAvg(Aggregating):
 
     def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Update, None]:
         trained = self.train(ctx, message.params)  # line 4
-        return Update(subtract(trained, message.params), len(ctx.records)), None  # line 5
+        return Update(subtract(trained, message.params), ctx.size), None  # line 5
 
     def train(self, ctx: ClientContext, start: Params) -> Params:
         """The client's local training."""

@@ -22,12 +22,18 @@ algorithm box fine-tunes once, after the M rounds: the box stands. Its formula h
 norms where FedDM squares: ``squared``. The distance of line 13 is DC's (sum over rows of
 1 - cosine, vectors left out). The name of eta in line 10 is ambiguous; it is read as eta_m, and
 ``radius_step`` sets another.
+
+With privacy on: line 4 as it is; the real side of line 7 is one noisy release an iteration, as in
+FedDM (``target``, ``release_steps``), of the concatenation of the layers matched in it. Lines 9 to
+14 see sanitised sets alone. The noise that the paper divides by |S_k| is not used: that is no
+sensitivity. Gradients of plain norms do not add up to the norm's of the mean: with
+``target = "gradient"`` each record pulls by its own distance, unless ``squared``.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from msgspec import Meta
@@ -37,14 +43,15 @@ from fedstill.methods.surrogate import Distilled, trust_of_images
 from fedstill.steps.arithmetic import norm, scaled, subtract
 from fedstill.steps.augment import Augment
 from fedstill.steps.ball import sample_ball
-from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_of
+from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_for
 from fedstill.steps.distil import PixelOptimiser, PixelSteps, match_distribution
 from fedstill.steps.fit import fit
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import gradient_matching_pixels
 from fedstill.steps.matching import Matching
+from fedstill.steps.released import Release, Target, first_noise, match_released, matching_leaks
 from fedstill.synthetic import SyntheticSet, set_specs, union
-from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.types import ClientContext, Params, PrivateForm, Reply, ServerContext, Task
 from fedstill.wire import Schema, params_specs
 
 
@@ -61,6 +68,11 @@ class FedDualMatch:
     """FedDM layer by layer, and a server that also matches the clients' gradients."""
 
     sends_sets: ClassVar[bool] = True
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        "iterations": 20,
+        "pixel_optimiser": "adam",
+        "pixel_learning_rate": 0.1,
+    }
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
     initial: Initial = "noise"
@@ -86,6 +98,12 @@ class FedDualMatch:
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.001  # eta_m
     server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     server_batch: Annotated[int, Meta(ge=1)] = 256
+    target: Target = "features"  # of a private run: what is released
+    release_steps: Annotated[int, Meta(ge=1)] = 10  # pixel steps on each release of features
+
+    def private_form(self, rate: float) -> PrivateForm:
+        leaks = matching_leaks(self.initial, self.augment, self.target)
+        return PrivateForm(self.iterations, leaks)
 
     def init(self, ctx: ServerContext) -> Ball:
         return Ball(ctx.task.model.init(ctx.rng.at("init").torch()), self.radius)  # line 1
@@ -104,9 +122,6 @@ class FedDualMatch:
         return state  # line 3
 
     def client(self, ctx: ClientContext, message: Ball, state: None) -> tuple[Distilled, None]:
-        check_images(ctx)
-        by_class = ByClass(ctx.records)
-        start = first_images(ctx, by_class, self.images_per_class, self.initial)  # line 4
         steps = PixelSteps(
             self.pixel_optimiser,
             self.pixel_learning_rate,
@@ -115,11 +130,21 @@ class FedDualMatch:
             self.augment,
             self.flip,
         )
-        plan = self.plan(len(ctx.task.model.features(message.params, start[:1, 0])))
-        images, loss = match_distribution(  # lines 5 to 7
-            ctx, by_class, message.params, message.radius, start, plan, steps
-        )
-        labels = labels_of(by_class, self.images_per_class).to(images.device)
+        where = (message.params, message.radius)
+        if ctx.private is not None:
+            held = ctx.private.classes
+            start = first_noise(ctx, self.images_per_class)  # line 4
+            plan = self.plan(len(ctx.task.model.features(message.params, start[:1, 0])))
+            release = Release(self.target, self.release_steps)
+            images, loss = match_released(ctx, *where, start, plan, steps, release)
+        else:
+            check_images(ctx)
+            by_class = ByClass(ctx.records)
+            held = by_class.held
+            start = first_images(ctx, by_class, self.images_per_class, self.initial)  # line 4
+            plan = self.plan(len(ctx.task.model.features(message.params, start[:1, 0])))
+            images, loss = match_distribution(ctx, by_class, *where, start, plan, steps)  # 5 to 7
+        labels = labels_for(held, self.images_per_class).to(images.device)
         return Distilled(SyntheticSet(images.flatten(0, 1), labels), 0, loss), None  # line 8
 
     def plan(self, outputs: int) -> list[Matching]:

@@ -44,6 +44,9 @@ def path_length(steps: int, momentum: float) -> float:
 class FedNova(FedAvg):
     """Average of updates that are normalised by each client's number of steps."""
 
+    # With privacy on all clients take the same number of steps: it would be FedAvg.
+    private_form = None  # type: ignore[assignment]
+
     def upload(self, task: Task) -> Schema[NormalisedUpdate]:  # type: ignore[override]
         numbers = {"records": (1, MANY), "path": (1, MANY)}
         return Schema(NormalisedUpdate, params_specs(task, "update"), numbers)

@@ -7,11 +7,13 @@
 5      server: w <- w - eta sum_k (n_k / n) g_k
 
 ``aggregate`` puts a robust rule in the place of line 5's sum (steps/aggregate.py).
+With privacy on g_k is a noisy mean of the clipped gradients of one Poisson sample (of all records
+where privacy.sampling_rate is 1).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -20,7 +22,8 @@ from fedstill.methods.messages import Update, Weights, update_schema, weights_sc
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add
 from fedstill.steps.gradient import full_gradient
-from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.steps.per_record import weight_gradients
+from fedstill.types import ClientContext, Params, PrivateForm, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
 
@@ -28,8 +31,13 @@ from fedstill.wire import Schema
 class FedSGD(Aggregating):
     """One full gradient step a round."""
 
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"weighting": "uniform"}
+
     learning_rate: Annotated[float, Meta(gt=0)] = 0.1
     weighting: Weighting = "records"
+
+    def private_form(self, rate: float) -> PrivateForm:
+        return PrivateForm(accesses=1)
 
     def init(self, ctx: ServerContext) -> Weights:
         return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
@@ -47,8 +55,11 @@ class FedSGD(Aggregating):
         return state  # line 3
 
     def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Update, None]:
-        gradient, _ = full_gradient(ctx.task, message.params, ctx.records)  # line 4
-        return Update(gradient, len(ctx.records)), None
+        if ctx.private is None:
+            gradient, _ = full_gradient(ctx.task, message.params, ctx.records)  # line 4
+        else:
+            gradient = ctx.private.noisy_mean(weight_gradients(ctx.task, message.params))
+        return Update(gradient, ctx.size), None
 
     def server(
         self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[Update]]

@@ -90,7 +90,7 @@ class SurrogateTraining:
 
     def reply(self, ctx: ClientContext, images: Tensor, labels: Tensor, loss: float) -> Distilled:
         """The message up: n_k only where the server weights by it."""
-        records = len(ctx.records) if self.weighting == "records" else 0
+        records = ctx.size if self.weighting == "records" else 0
         synthetic = SyntheticSet(images.flatten(0, 1), labels.to(images.device))
         return Distilled(synthetic, records, loss)  # line 9
 

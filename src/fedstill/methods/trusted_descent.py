@@ -118,7 +118,7 @@ class TrustedDescent:
         return min(radii) if self.radius_choice == "min" else max(radii)
 
     def shares(self, replies: Sequence[Reply[Approximation]]) -> list[float]:
-        """Weight of every client in line 12: n_k / n, or the same for all, times the trust in it."""
+        """Weight of every client in line 12: n_k / n, or alike, times the trust in it."""
         uniform = self.weighting == "uniform"
         own = [(1.0 if uniform else r.message.records) * r.trust for r in replies]
         total = sum(own)

@@ -66,7 +66,12 @@ class ByClass:
 
 def labels_of(by_class: ByClass, images_per_class: int) -> Tensor:
     """Fixed labels of the synthetic images, slot after slot."""
-    return by_class.held.repeat_interleave(images_per_class)
+    return labels_for(by_class.held, images_per_class)
+
+
+def labels_for(held: Tensor, images_per_class: int) -> Tensor:
+    """The same for these classes."""
+    return held.repeat_interleave(images_per_class)
 
 
 def real_images(
@@ -97,7 +102,14 @@ def noise_images(
     ctx: ClientContext, by_class: ByClass, images_per_class: int, generator: torch.Generator
 ) -> Tensor:
     """Standard normal noise for every class, in slot form."""
-    shape = (len(by_class.held), images_per_class, *ctx.task.shape)
+    return noise_for(ctx, len(by_class.held), images_per_class, generator)
+
+
+def noise_for(
+    ctx: ClientContext, slots: int, images_per_class: int, generator: torch.Generator
+) -> Tensor:
+    """Standard normal noise in slot form, for so many slots."""
+    shape = (slots, images_per_class, *ctx.task.shape)
     return torch.randn(shape, generator=generator).to(ctx.task.device)
 
 

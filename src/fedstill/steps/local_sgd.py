@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedstill.steps.gradient import batch_gradient, tracked
-from fedstill.types import ClientContext, Params
+from fedstill.steps.per_record import weight_gradients
+from fedstill.types import ClientContext, Params, Private
 
 
 def steps_of(records: int, epochs: int, batch_size: int, steps: int | None = None) -> int:
@@ -16,11 +17,9 @@ def steps_of(records: int, epochs: int, batch_size: int, steps: int | None = Non
     return steps or epochs * math.ceil(records / batch_size)
 
 
-def _batches(ctx: ClientContext, batch_size: int) -> Iterator[Tensor]:
-    """Positions of one batch after another, each epoch in an order of its own stream."""
-    for epoch in itertools.count():
-        generator = ctx.rng.at("order", epoch).torch()
-        yield from torch.randperm(len(ctx.records), generator=generator).split(batch_size)
+def private_steps(epochs: int, rate: float, steps: int | None = None) -> int:
+    """How many steps it takes with privacy on: in an epoch a record is seen once on average."""
+    return steps or max(1, round(epochs / rate))
 
 
 def local_sgd(
@@ -38,14 +37,20 @@ def local_sgd(
     """The weights after some epochs over the client's records, or after some ``steps``.
 
     ``correction(weights)`` is added to every gradient: FedProx's pull, SCAFFOLD's variates.
+
+    With privacy on, a step's gradient is a noisy mean of the clipped gradients of a Poisson sample
+    (``batch_size`` plays no part), and an epoch has 1 / q steps: public numbers, all of them.
     """
-    records = ctx.records
     weights = tracked(start)
     velocity = {k: torch.zeros_like(v) for k, v in start.items()} if momentum else {}
-    number = steps_of(len(records), epochs, batch_size, steps)
-    for step, positions in zip(range(number), _batches(ctx, batch_size), strict=False):
-        x, y = records.take(positions)
-        gradient, _ = batch_gradient(ctx.task, weights, x, y)
+    if ctx.private is None:
+        number = steps_of(len(ctx.records), epochs, batch_size, steps)
+        gradients = _batch_gradients(ctx, weights, batch_size)
+    else:
+        number = private_steps(epochs, ctx.private.rate, steps)
+        gradients = _noisy_gradients(ctx, ctx.private, weights)
+    # The range comes first: when it ends, no gradient is taken that nobody uses (and paid for).
+    for step, gradient in zip(range(number), gradients, strict=False):
         with torch.no_grad():
             extra = correction(weights) if correction else {}
             for (name, weight), slope in zip(weights.items(), gradient, strict=True):
@@ -58,3 +63,23 @@ def local_sgd(
                 weight.sub_(slope, alpha=learning_rate)
         ctx.progress(step + 1, number)
     return {k: v.detach() for k, v in weights.items()}
+
+
+def _batch_gradients(
+    ctx: ClientContext, weights: Params, batch_size: int
+) -> Iterator[list[Tensor]]:
+    """The gradient at the current weights on one batch after the other, epoch after epoch."""
+    records = ctx.records
+    for epoch in itertools.count():
+        order = torch.randperm(len(records), generator=ctx.rng.at("order", epoch).torch())
+        for positions in order.split(batch_size):
+            x, y = records.take(positions)
+            yield batch_gradient(ctx.task, weights, x, y)[0]
+
+
+def _noisy_gradients(
+    ctx: ClientContext, private: Private, weights: Params
+) -> Iterator[list[Tensor]]:
+    """The same through the private door: one access a step."""
+    while True:
+        yield list(private.noisy_mean(weight_gradients(ctx.task, weights)).values())

@@ -39,6 +39,17 @@ class Matching:
     squared: bool = True
     compiled: bool = False
 
+    def distance(self, difference: Tensor) -> Tensor:
+        """How long each row is, squared or not."""
+        return difference.square().sum(1) if self.squared else euclidean(difference)
+
+    def slope(self, difference: Tensor) -> Tensor:
+        """The gradient of ``distance`` in each row."""
+        if self.squared:
+            return 2 * difference
+        length = euclidean(difference)[:, None]
+        return torch.where(length > 0, difference / length.clamp(min=1e-30), 0.0)
+
 
 def same(x: Tensor) -> Tensor:
     """No augmentation."""
@@ -53,7 +64,7 @@ def class_means(
     matching: Matching,
 ) -> Outputs:
     """Mean outputs [classes, size] of real images that come as chunks of (images, slots)."""
-    compiled, forward = _program(_outputs_of, task.model, matching)
+    compiled, forward = _program(outputs_of, task.model, matching)
     sums: list[Tensor] = []
     with torch.no_grad():
         for x, slots in chunks:
@@ -104,7 +115,9 @@ def euclidean(difference: Tensor) -> Tensor:
     return torch.where(apart, square, 1.0).sqrt() * apart
 
 
-def _outputs_of(model: Model, matching: Matching) -> Callable[[Params, Tensor], Outputs]:
+def outputs_of(model: Model, matching: Matching) -> Callable[[Params, Tensor], Outputs]:
+    """The function from images to their outputs at the matched layers, a row an image."""
+
     def outputs(params: Params, x: Tensor) -> Outputs:
         return tuple(out.flatten(1) for out in model.features(params, x)[-matching.layers :])
 
@@ -112,15 +125,14 @@ def _outputs_of(model: Model, matching: Matching) -> Callable[[Params, Tensor], 
 
 
 def _distances_of(model: Model, matching: Matching) -> Callable[[Params, Tensor, Outputs], Tensor]:
-    outputs_of = _outputs_of(model, matching)
+    forward = outputs_of(model, matching)
 
     def distances(params: Params, images: Tensor, means: Outputs) -> Tensor:
         """Distance of every class, summed over the layers."""
         total = images.new_zeros(len(images))
-        for out, mean in zip(outputs_of(params, images.flatten(0, 1)), means, strict=True):
+        for out, mean in zip(forward(params, images.flatten(0, 1)), means, strict=True):
             difference = out.unflatten(0, images.shape[:2]).mean(1) - mean
-            own = difference.square().sum(1) if matching.squared else euclidean(difference)
-            total = total + own
+            total = total + matching.distance(difference)
         return total
 
     return distances

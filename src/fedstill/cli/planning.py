@@ -1,0 +1,116 @@
+"""``fedstill privacy``: what a budget buys, or what a plan costs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedstill.errors import RequestError
+from fedstill.files import write_atomically
+from fedstill.privacy.planning import Choice, Plan, by_round, choices, figure
+
+
+def privacy_command(
+    epsilon: Annotated[
+        float | None, typer.Option(help="A budget: shows the noise that keeps within it.")
+    ] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="A noise multiplier: shows what the plan costs with it.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="The budget's delta.")] = 1e-5,
+    rounds: Annotated[int, typer.Option(help="Rounds that a client takes part in.")] = 20,
+    accesses: Annotated[
+        int, typer.Option(help="Noisy releases of a client in a round, e.g. its SGD steps.")
+    ] = 10,
+    q: Annotated[
+        float, typer.Option("--q", help="Sampling rate: expected batch / number of records.")
+    ] = 0.1,
+    accountant: Annotated[str, typer.Option(help="rdp, or pld: tighter and slower.")] = "rdp",
+    out: Annotated[
+        Path | None, typer.Option(help="Epsilon by round as a picture, an SVG file.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the numbers as the last line of output.")
+    ] = False,
+) -> None:
+    """Plan a private run: the noise for a budget, or the budget for a plan. No data is touched.
+
+    With --epsilon: the noise multiplier sigma, epsilon round by round, and which sampling rates
+    and numbers of accesses are worth it. With --sigma: epsilon round by round. With both: after
+    how many rounds the budget is spent.
+    """
+    plan = _checked(rounds, accesses, q, delta, accountant, epsilon, sigma)
+    answer: dict[str, object] = {"rounds": rounds, "accesses": accesses, "q": q, "delta": delta}
+    console = Console(highlight=False)
+    noise = plan.sigma(epsilon) if sigma is None and epsilon is not None else sigma
+    assert noise is not None
+    if sigma is None:
+        console.print(f"sigma {noise:.5g} keeps {plan.total} accesses within epsilon {epsilon:g}")
+    elif epsilon is not None:
+        afford = plan.affordable(epsilon, noise)
+        answer["affordable_rounds"] = afford
+        console.print(f"sigma {noise:g} affords {afford} rounds within epsilon {epsilon:g}")
+    points = by_round(plan, noise)
+    answer |= {"sigma": noise, "epsilon": points[-1][1], "accountant": accountant}
+    answer["by_round"] = [{"round": r, "epsilon": e} for r, e in points]
+    console.print(_rounds_table(points, plan, noise))
+    if epsilon is not None and sigma is None:
+        table = choices(plan, epsilon)
+        answer["choices"] = msgspec.to_builtins(table)
+        console.print(_choices_table(table))
+    if out is not None:
+        title = f"sigma {noise:.4g}, q {q:g}, {accesses} accesses a round, delta {delta:g}"
+        write_atomically(out, figure(points, f"epsilon: {title} ({accountant})").encode())
+        console.print(f"picture: {out}", markup=False, soft_wrap=True)
+    if json:
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+
+
+def _checked(
+    rounds: int,
+    accesses: int,
+    q: float,
+    delta: float,
+    accountant: str,
+    epsilon: float | None,
+    sigma: float | None,
+) -> Plan:
+    if epsilon is None and sigma is None:
+        raise RequestError("privacy: give a budget, --epsilon 3, or the noise, --sigma 1")
+    if min(rounds, accesses) < 1:
+        raise RequestError("privacy: --rounds and --accesses must be 1 or more")
+    for name, value, high in (("--q", q, 1.0), ("--delta", delta, 0.5)):
+        if not 0 < value <= high:
+            raise RequestError(f"privacy: {name} = {value:g}: must be above 0 and at most {high:g}")
+    for name, given in (("--epsilon", epsilon), ("--sigma", sigma)):
+        if given is not None and not 0 < given < float("inf"):
+            raise RequestError(f"privacy: {name} = {given:g}: must be a number above 0")
+    if accountant == "rdp":
+        return Plan(rounds, accesses, q, delta, "rdp")
+    if accountant == "pld":
+        return Plan(rounds, accesses, q, delta, "pld")
+    raise RequestError(f"privacy: --accountant {accountant}: choose rdp or pld")
+
+
+def _rounds_table(points: list[tuple[int, float]], plan: Plan, sigma: float) -> Table:
+    table = Table(title=f"epsilon by round (sigma {sigma:.5g}, delta {plan.delta:g})", box=None)
+    for column in ("round", "accesses", "epsilon"):
+        table.add_column(column, justify="right")
+    for number, epsilon in points:
+        table.add_row(str(number), str(number * plan.accesses), f"{epsilon:.2f}")
+    return table
+
+
+def _choices_table(table: list[Choice]) -> Table:
+    shown = Table(
+        title="other ways to spend it (noise: of the mean of all releases, your plan = 1)", box=None
+    )
+    for column in ("q", "accesses in all", "sigma", "noise"):
+        shown.add_column(column, justify="right")
+    for c in table:
+        shown.add_row(f"{c.q:.4g}", str(c.accesses), f"{c.sigma:.4g}", f"{c.noise:.2f}")
+    return shown

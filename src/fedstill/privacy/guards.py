@@ -1,0 +1,96 @@
+"""What else would leak, refused before the run: each with its reason and its remedy."""
+
+from typing import Any
+
+import torch
+
+from fedstill.data.dataset import Dataset, Scaling
+from fedstill.data.sources import SOURCES
+from fedstill.errors import RequestError
+from fedstill.privacy.settings import PrivacySettings
+from fedstill.rng import Rng
+from fedstill.types import Leak, PrivateForm, Task
+
+
+def private_form_of(method: Any, name: str, rate: float) -> PrivateForm:
+    """The method's private form; a method without one is refused."""
+    declare = getattr(method, "private_form", None)
+    if declare is None:
+        raise RequestError(
+            f"privacy: {name} has no private form: it would read the records directly; choose a "
+            "method that has one (`fedstill list methods` marks them), or drop [privacy]"
+        )
+    form: PrivateForm = declare(rate)
+    return form
+
+
+def refuse_leaks(
+    settings: PrivacySettings, form: PrivateForm, method: Any, task: Task, data: Dataset
+) -> None:
+    """Refuse a run whose settings would let records out beside the noisy releases."""
+    for leak in (*form.leaks, *_weights(settings, method)):
+        value = getattr(method, leak.setting)
+        raise RequestError(f"method.{leak.setting} = {value}: {leak.why}; {leak.remedy}")
+    if settings.scaling != "public" and not _known(data):
+        raise RequestError(
+            f"data.mean = {list(data.scaling.mean)}, data.std = {list(data.scaling.std)}: if these "
+            "were computed from the records they release them with no noise; if they were not, say "
+            "privacy.scaling = 'public', else drop them"
+        )
+    largest = max(settings.sizes(task.clients, data.name))
+    if settings.delta >= 1 / largest:
+        raise RequestError(
+            f"privacy.delta = {settings.delta:g}: at 1/{largest} or more, publishing a random "
+            f"record would count as private; take less, e.g. {0.1 / largest:.0e}"
+        )
+    if mixes_records(task):
+        raise RequestError(
+            "model: its output for one record depends on the other records of the batch (batch "
+            "norm?), so that one record would move everyone's gradient and clipping would bound "
+            "nothing; use group or instance norm"
+        )
+
+
+def _weights(settings: PrivacySettings, method: Any) -> tuple[Leak, ...]:
+    """n_k in the average gives the exact number of records away."""
+    if getattr(method, "weighting", None) != "records" or settings.public_size is not None:
+        return ()
+    return (
+        Leak(
+            "weighting",
+            "a client's number of records is private, and its weight in the average shows it",
+            "weight all clients alike, or declare sizes public in privacy.public_size",
+        ),
+    )
+
+
+def _known(data: Dataset) -> bool:
+    """Constants that are published or the same for all data, and so from nobody's records."""
+    channels = len(data.scaling.mean)
+    source = SOURCES.get(data.name)
+    neutral = Scaling((0.5,) * channels, (0.5,) * channels)
+    return data.scaling in (neutral, Scaling((), ())) or (
+        source is not None and data.scaling == source.scaling
+    )
+
+
+@torch.no_grad()
+def mixes_records(task: Task) -> bool:
+    """Whether the network's outputs for a record change with its neighbours in the batch.
+
+    Seen from the outside, on made-up inputs, so that it holds for any user's network.
+    """
+    rng = Rng(0).at("probe")
+    params = {k: v.to(task.device) for k, v in task.model.init(rng.torch()).items()}
+    x = torch.randn((3, *task.shape), generator=rng.at("inputs").torch()).to(task.device)
+    try:
+        together = task.model.features(params, x)
+    except (RuntimeError, IndexError, TypeError):  # it wants tokens
+        x = torch.tensor([0, 1, 1]).view(3, *[1] * len(task.shape)).expand(3, *task.shape)
+        x = x.contiguous().to(task.device)
+        together = task.model.features(params, x)
+    alone = task.model.features(params, x[:1])
+    return not all(
+        torch.allclose(a[:1].float(), b.float(), rtol=1e-3, atol=1e-4)
+        for a, b in zip(together, alone, strict=True)
+    )

@@ -1,0 +1,109 @@
+"""The plan of a private run: every public number of it, fixed before a record is touched."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedstill.data.dataset import Records
+from fedstill.errors import RequestError
+from fedstill.privacy.accounting import Accountant, epsilon_of, most_accesses, sigma_for
+from fedstill.privacy.ledger import Ledger, ledger_of
+from fedstill.privacy.mechanism import PrivateRecords
+from fedstill.privacy.randomness import OperatingSystem, Replayed
+from fedstill.privacy.settings import PrivacySettings
+from fedstill.rng import Rng
+from fedstill.types import PrivateForm, Task
+
+
+@dataclass(frozen=True)
+class PrivatePlan:
+    """What every client keeps to. Plain values: worker processes get it as it is.
+
+    ``accesses`` are those of one client in one round, ``most`` is what the budget allows a client
+    in all; ``classes`` are those each client sends.
+    """
+
+    epsilon: float | None
+    delta: float
+    sigma: float
+    accountant: Accountant
+    rate: float
+    clip: float
+    accesses: int
+    most: int | None
+    sizes: tuple[int, ...]
+    classes: tuple[tuple[int, ...], ...]
+    counts_released: bool
+    reproducible: bool
+
+    def spent(self, accesses: int) -> float:
+        """Epsilon of so many accesses."""
+        return epsilon_of(accesses, self.rate, self.sigma, self.delta, self.accountant)
+
+    def ledger(self, folder: Path, client: int) -> Ledger:
+        """A client's ledger in the run's folder of ledgers."""
+        return ledger_of(folder, client, self.rate, self.sigma, self.most)
+
+    def door(
+        self, records: Records, task: Task, client: int, round: int, rng: Rng, folder: Path
+    ) -> PrivateRecords:
+        """The door to one client's records in one round."""
+        return PrivateRecords(
+            records,
+            self.ledger(folder, client),
+            Replayed(rng) if self.reproducible else OperatingSystem(),
+            round,
+            self.rate,
+            self.sigma,
+            self.clip,
+            self.sizes[client],
+            torch.tensor(self.classes[client], dtype=torch.int64),
+            self.counts_released,
+            task.model.chunk,
+        )
+
+
+def make_plan(
+    settings: PrivacySettings,
+    form: PrivateForm,
+    rate: float,
+    sizes: tuple[int, ...],
+    classes: tuple[tuple[int, ...], ...],
+    turns: Sequence[int],
+) -> PrivatePlan:
+    """The plan; ``turns`` are the rounds in which each client takes part.
+
+    Which clients are sampled is public, so that no amplification is claimed for it; but a client
+    that sits out a round is not asked for anything in it.
+    """
+    planned = max(turns) * form.accesses
+    delta, accountant = settings.delta, settings.accountant
+    sigma = settings.sigma
+    if sigma is None:
+        assert settings.epsilon is not None
+        sigma = sigma_for(settings.epsilon, planned, rate, delta, accountant)
+    most = None
+    if settings.epsilon is not None:
+        most = most_accesses(settings.epsilon, rate, sigma, delta, accountant)
+        if most < form.accesses:
+            raise RequestError(
+                f"privacy.epsilon = {settings.epsilon:g}: sigma {sigma:g} allows {most} accesses "
+                f"and one round makes {form.accesses}; raise epsilon or sigma, or lower "
+                "privacy.sampling_rate or the method's number of steps"
+            )
+    return PrivatePlan(
+        settings.epsilon,
+        delta,
+        sigma,
+        accountant,
+        rate,
+        settings.clip,
+        form.accesses,
+        most,
+        sizes,
+        classes,
+        settings.class_counts == "released",
+        settings.reproducible,
+    )

@@ -1,0 +1,106 @@
+"""What a budget buys, before any data is touched: the tables of ``fedstill privacy``."""
+
+import itertools
+from dataclasses import dataclass
+from html import escape
+
+from fedstill.privacy.accounting import Accountant, epsilon_of, most_accesses, sigma_for
+
+_ROUGHLY = 0.01  # of sigma: enough to compare plans by
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A client's accesses: ``accesses`` a round for ``rounds`` rounds, each at rate ``q``."""
+
+    rounds: int
+    accesses: int
+    q: float
+    delta: float
+    accountant: Accountant = "rdp"
+
+    @property
+    def total(self) -> int:
+        return self.rounds * self.accesses
+
+    def sigma(self, epsilon: float) -> float:
+        """The noise multiplier that keeps the whole plan within epsilon."""
+        return sigma_for(epsilon, self.total, self.q, self.delta, self.accountant)
+
+    def epsilon(self, sigma: float, rounds: int | None = None) -> float:
+        """What so many rounds cost (all of them, if not said otherwise)."""
+        accesses = self.accesses * (self.rounds if rounds is None else rounds)
+        return epsilon_of(accesses, self.q, sigma, self.delta, self.accountant)
+
+    def affordable(self, epsilon: float, sigma: float) -> int:
+        """Whole rounds that stay within epsilon."""
+        return most_accesses(epsilon, self.q, sigma, self.delta, self.accountant) // self.accesses
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to spend a budget.
+
+    ``noise``: the deviation of the mean of everything that is released, per unit of clip and
+    relative to the plan's own; what a record adds to that mean is the same in each choice. Less
+    is better, and what is worth paying for is what still makes it smaller.
+    """
+
+    q: float
+    accesses: int
+    sigma: float
+    noise: float
+
+
+def choices(plan: Plan, epsilon: float) -> list[Choice]:
+    """The same budget at other rates and numbers of accesses, with the noise that remains.
+
+    A mean over m accesses at rate q has noise of deviation sigma C / (q n sqrt(m)).
+    """
+    rates = sorted({min(1.0, plan.q * factor) for factor in (0.5, 1.0, 2.0)})
+    totals = sorted({max(1, round(plan.total * factor)) for factor in (0.25, 1.0, 4.0)})
+    own = plan.sigma(epsilon) / (plan.q * plan.total**0.5)
+    table: list[Choice] = []
+    for q, accesses in itertools.product(rates, totals):
+        sigma = sigma_for(epsilon, accesses, q, plan.delta, plan.accountant, tolerance=_ROUGHLY)
+        table.append(Choice(q, accesses, sigma, sigma / (q * accesses**0.5) / own))
+    return table
+
+
+def by_round(plan: Plan, sigma: float, most: int = 20) -> list[tuple[int, float]]:
+    """Epsilon after at most ``most`` rounds, spread evenly; the last one is among them."""
+    step = max(1, -(-plan.rounds // most))
+    rounds = sorted({*range(step, plan.rounds + 1, step), 1, plan.rounds})
+    return [(r, plan.epsilon(sigma, r)) for r in rounds]
+
+
+def figure(points: list[tuple[int, float]], title: str) -> str:
+    """Epsilon by round as a self-contained SVG picture."""
+    width, height, left, bottom = 560, 300, 56, 40
+    last = max(r for r, _ in points)
+    top = max(e for _, e in points) * 1.1 or 1.0
+
+    def place(r: float, e: float) -> tuple[float, float]:
+        x = left + (width - left - 20) * r / last
+        return x, height - bottom - (height - bottom - 40) * e / top
+
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(r, e) for r, e in points))
+    marks = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        x, y = place(0, top * share)
+        marks.append(f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{width - 20}" y2="{y:.1f}" class="g"/>')
+        marks.append(f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" class="e">{top * share:.2g}</text>')
+        x, y = place(last * share, 0)
+        marks.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" class="m">{last * share:.4g}</text>')
+    dots = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in (place(r, e) for r, e in points)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">'
+        "<style>text{font:12px sans-serif;fill:#333}.e{text-anchor:end}.m{text-anchor:middle}"
+        ".g{stroke:#ddd}polyline{fill:none;stroke:#1f6fb2;stroke-width:2}circle{fill:#1f6fb2}"
+        f"</style><rect width='100%' height='100%' fill='#fff'/>"
+        f'<text x="{left}" y="22">{escape(title)}</text>{"".join(marks)}'
+        f'<polyline points="{line}"/>{dots}'
+        f'<text x="{width / 2}" y="{height - 4}" class="m">round</text></svg>\n'
+    )

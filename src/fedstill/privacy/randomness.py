@@ -1,0 +1,65 @@
+"""Where the noise and the samples come from.
+
+A guarantee holds against whoever cannot predict the noise. A seeded generator would not do: the
+seed is in the configuration, and the Mersenne Twister can be run on from what it gave out. So
+every draw is made of fresh bytes of the operating system's generator, and nothing of it is kept.
+``Replayed`` draws from the experiment's named streams instead: for tests, never for protection.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstill.rng import Rng
+
+
+class Randomness(Protocol):
+    """Draws in double precision, on the CPU. ``access`` numbers the openings of the door."""
+
+    def uniform(self, access: int, number: int) -> Tensor:
+        """So many numbers in 0 <= u < 1."""
+        ...
+
+    def normal(self, access: int, number: int) -> Tensor:
+        """So many standard normal numbers."""
+        ...
+
+
+@dataclass(frozen=True)
+class OperatingSystem:
+    """Fresh bytes of the operating system's generator for every draw."""
+
+    def uniform(self, access: int, number: int) -> Tensor:
+        return torch.from_numpy(_uniform(number))
+
+    def normal(self, access: int, number: int) -> Tensor:
+        """Box and Muller's transform of uniform numbers with 53 bits (it ends at 8.5 sigma)."""
+        half = (number + 1) // 2
+        radius = np.sqrt(-2.0 * np.log(1.0 - _uniform(half)))  # 1 - u is never 0
+        angle = 2.0 * np.pi * _uniform(half)
+        pairs = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+        return torch.from_numpy(pairs[:number])
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The experiment's own streams: the same seed, the same noise. This protects nobody."""
+
+    rng: Rng
+
+    def uniform(self, access: int, number: int) -> Tensor:
+        generator = self.rng.at("private", access, "sample").torch()
+        return torch.rand(number, generator=generator, dtype=torch.float64)
+
+    def normal(self, access: int, number: int) -> Tensor:
+        generator = self.rng.at("private", access, "noise").torch()
+        return torch.randn(number, generator=generator, dtype=torch.float64)
+
+
+def _uniform(number: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    words = np.frombuffer(os.urandom(8 * number), dtype="<u8")
+    return (words >> np.uint64(11)) * 2.0**-53

@@ -1,0 +1,85 @@
+"""The ``[privacy]`` section of a configuration. With it, a run is private or refused."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from fedstill.errors import RequestError
+from fedstill.privacy.accounting import Accountant
+
+DEFAULT_RATE = 0.1
+
+# How many training records the known data sets have: published, so nothing about anyone.
+PUBLISHED_RECORDS = {
+    "digits": 1438,
+    "mnist": 60000,
+    "fashion-mnist": 60000,
+    "cifar10": 50000,
+    "cifar100": 50000,
+}
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """Record-level differential privacy: what is promised, and how.
+
+    ``epsilon``: the budget; sigma is then solved for from the plan, and the run stops before an
+    access that would pass it. ``sigma``: the noise multiplier; with no epsilon, the run reports
+    what it cost. ``sampling_rate`` is q; ``expected_batch`` gives it as q = batch / public size.
+    ``public_size``: how many records a client is publicly known to have, one number or one a
+    client; known data sets have a default. ``classes``: what a client sends: ``all`` classes, or
+    those it holds, which the user thereby declares public. ``class_counts``: how many records of
+    a class a sample had: out of the noisy release, or ``public_size`` spread evenly.
+    ``scaling``: ``public`` declares that ``data.mean`` and ``data.std`` are not from the records.
+    ``reproducible``: noise from the seed. For tests: it protects nobody.
+    """
+
+    epsilon: Annotated[float, Meta(gt=0)] | None = None
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
+    sigma: Annotated[float, Meta(gt=0)] | None = None
+    clip: Annotated[float, Meta(gt=0)] = 1.0
+    sampling_rate: Annotated[float, Meta(gt=0, le=1)] | None = None
+    expected_batch: Annotated[float, Meta(gt=0)] | None = None
+    public_size: Annotated[int, Meta(ge=1)] | tuple[Annotated[int, Meta(ge=1)], ...] | None = None
+    classes: Literal["all", "declared"] = "all"
+    class_counts: Literal["released", "public"] = "released"
+    scaling: Literal["unknown", "public"] = "unknown"
+    accountant: Accountant = "rdp"
+    reproducible: bool = False
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.epsilon is None and self.sigma is None:
+            raise RequestError(
+                "privacy: neither epsilon nor sigma is set; give the budget, --epsilon 3, or the "
+                "noise, --set privacy.sigma=1"
+            )
+        if self.sampling_rate is not None and self.expected_batch is not None:
+            raise RequestError(
+                "privacy.sampling_rate and privacy.expected_batch say the same thing; set one"
+            )
+
+    def sizes(self, clients: int, data: str) -> tuple[int, ...]:
+        """The declared number of records of every client."""
+        if isinstance(self.public_size, int):
+            return (self.public_size,) * clients
+        if self.public_size is not None:
+            if len(self.public_size) != clients:
+                raise RequestError(
+                    f"privacy.public_size: {len(self.public_size)} numbers for {clients} clients; "
+                    "give one a client, or one for all"
+                )
+            return self.public_size
+        if data not in PUBLISHED_RECORDS:
+            raise RequestError(
+                "privacy.public_size: how many records is a client publicly known to have? The "
+                "true number is private; declare a rough one, e.g. privacy.public_size=1000"
+            )
+        return (max(1, PUBLISHED_RECORDS[data] // clients),) * clients
+
+    def rate(self, sizes: tuple[int, ...]) -> float:
+        """q."""
+        if self.expected_batch is not None:
+            return min(1.0, self.expected_batch * len(sizes) / sum(sizes))
+        return DEFAULT_RATE if self.sampling_rate is None else self.sampling_rate

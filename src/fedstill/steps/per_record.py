@@ -1,0 +1,313 @@
+"""The weight gradient of every single record: what is clipped when privacy is on.
+
+Records do not mix in our networks, so one backward pass to the *outputs* of the layers holds the
+gradients of all records side by side. A layer's weight gradient is then a small product of its
+inputs and those, record by record: one batched matrix product a layer, which a few records at a
+time keeps in the processor's cache. No weight gets a gradient of its own on the way.
+
+The layers are seen as they are called (``conv2d``, ``linear``, ``group_norm``), so that this works
+for any network made of them, a user's ``nn.Module`` too. A network that uses a weight in another
+way goes through ``torch.func.vmap(grad)``, slower and as exact.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from fedstill.data.dataset import Records
+from fedstill.models.model import Model
+from fedstill.rng import Rng
+from fedstill.types import Params, Task
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A matrix for every record that is the product of a column and a row; not multiplied out."""
+
+    column: Tensor  # [records, out]
+    row: Tensor  # [records, in]
+
+    def dense(self) -> Tensor:
+        return self.column[:, :, None] * self.row[:, None, :]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Weight gradients of some records. Those of linear layers are not multiplied out: their
+    norm is the product of two norms, and a weighted sum of them one matrix product."""
+
+    parts: Mapping[str, Tensor | Outer]
+
+    def squared_norms(self) -> Tensor:
+        """Of each record, over all weights together."""
+        squares = [
+            _squares(v.column) * _squares(v.row) if isinstance(v, Outer) else _squares(v)
+            for v in self.parts.values()
+        ]
+        return torch.stack(squares).sum(0)
+
+    def weighted(self, shares: Tensor) -> Params:
+        """Sums by shares [..., records]."""
+        sums: Params = {}
+        for name, v in self.parts.items():
+            if isinstance(v, Outer):
+                sums[name] = (shares[..., None] * v.column).transpose(-2, -1) @ v.row
+            else:
+                sums[name] = (shares @ v.flatten(1)).view(*shares.shape[:-1], *v.shape[1:])
+        return sums
+
+    def dense(self) -> Params:
+        """[records, *shape] for each weight tensor."""
+        return {k: v.dense() if isinstance(v, Outer) else v for k, v in self.parts.items()}
+
+
+@dataclass(frozen=True)
+class WeightGradients:
+    """Records to their weight gradients at ``params``: for the private door."""
+
+    task: Task
+    params: Params
+
+    @property
+    def floats(self) -> int:
+        """Numbers a record: the door decides by it how many records it asks for at a time."""
+        model = self.task.model
+        if not _has_rules(model, self.task.shape):
+            return model.size
+        return sum(math.prod(shape) for shape in model.shapes.values() if len(shape) != 2)
+
+    def __call__(self, records: Records) -> Gradients:
+        return per_record_gradients(self.task, self.params, *records.all())
+
+
+def weight_gradients(task: Task, params: Params) -> WeightGradients:
+    """What ``noisy_sum`` and its kin take for the gradient of the loss at these weights.
+
+    >>> gradient = ctx.private.noisy_mean(weight_gradients(ctx.task, params))
+    """
+    return WeightGradients(task, params)
+
+
+def per_record_gradients(task: Task, params: Params, x: Tensor, y: Tensor) -> Gradients:
+    """Gradient of every record's own loss."""
+    plain = {k: v.detach() for k, v in params.items()}
+    watch = _Watch(plain, len(x))
+    with torch.enable_grad(), watch:
+        loss = task.loss(task.model.apply(plain, x), y).sum()
+    if watch.strange or any(call.overwritten for call in watch.calls):
+        return Gradients(by_vmap(task, plain, x, y))
+    slopes = torch.autograd.grad(loss, [call.output for call in watch.calls], allow_unused=True)
+    found: dict[str, Tensor | Outer] = {}
+    with torch.no_grad():
+        for call, slope in zip(watch.calls, slopes, strict=True):
+            if slope is None:  # the loss does not depend on this layer
+                continue
+            for name, part in call.rule(call, slope).items():
+                found[name] = _dense(found[name]) + _dense(part) if name in found else part
+    # A weight that plays no part (a bias before an instance norm) has gradient zero.
+    return Gradients({name: _shaped(found.get(name), v, len(x)) for name, v in plain.items()})
+
+
+def _shaped(part: Tensor | Outer | None, weight: Tensor, records: int) -> Tensor | Outer:
+    if part is None:
+        return weight.new_zeros(records, *weight.shape)
+    return part if isinstance(part, Outer) else part.view(records, *weight.shape)
+
+
+def _dense(part: Tensor | Outer) -> Tensor:
+    return part.dense() if isinstance(part, Outer) else part
+
+
+def _squares(v: Tensor) -> Tensor:
+    rows = v.flatten(1)
+    return torch.linalg.vecdot(rows, rows)
+
+
+@lru_cache(maxsize=16)
+def _has_rules(model: Model, shape: tuple[int, ...]) -> bool:
+    """Whether the network is made of layers that we know, so that its matrices stay products."""
+    params = model.init(Rng(0).torch())
+    watch = _Watch(params, 2)
+    try:
+        with watch:
+            model.apply(params, torch.zeros(2, *shape))
+    except (RuntimeError, IndexError, TypeError):  # it wants tokens
+        return False
+    return not watch.strange and not any(call.overwritten for call in watch.calls)
+
+
+def by_vmap(task: Task, params: Params, x: Tensor, y: Tensor) -> Params:
+    """The same for any network whose operations ``torch.func`` knows."""
+
+    def loss(weights: Params, one: Tensor, label: Tensor) -> Tensor:
+        return task.loss(task.model.apply(weights, one[None]), label[None]).sum()
+
+    gradient: Params = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(params, x, y)
+    return gradient
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a layer: what went in, what came out, and which weights it used."""
+
+    rule: Callable[["_Call", Tensor], Mapping[str, Tensor | Outer]]
+    names: Mapping[str, str]  # "weight" and "bias" to their names in the model
+    input: Tensor
+    output: Tensor
+    options: Mapping[str, Any]
+    versions: tuple[int, int]
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether a later operation wrote into its input or output, which are then lost."""
+        return self.versions != (self.input._version, self.output._version)
+
+
+class _Watch(TorchFunctionMode):
+    """Notes the layers that are called with a weight of the model."""
+
+    def __init__(self, params: Params, records: int) -> None:
+        super().__init__()
+        self.records = records
+        self.names = {id(v): k for k, v in params.items()}
+        self.calls: list[_Call] = []
+        self.strange = False  # a weight was used in a way that there is no rule for
+
+    def __torch_function__(
+        self, function: Any, _types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        given = dict(zip(_ARGUMENTS.get(function, ()), args, strict=False)) | (kwargs or {})
+        if function in _GROUP_NORMS and id(given.get("weight")) in self.names:
+            output = _group_norm_with_moments(given)
+        else:
+            output = function(*args, **(kwargs or {}))
+        known = _RULES.get(function)
+        if not any(id(a) in self.names for a in (*args, *(kwargs or {}).values())):
+            if any(id(t) in self.names for a in args if isinstance(a, list | tuple) for t in a):
+                self.strange = True
+            return output
+        if known is None:
+            self.strange = self.strange or function not in _HARMLESS
+            return output
+        names = {
+            role: self.names[id(given[role])]
+            for role in ("weight", "bias")
+            if id(given.get(role)) in self.names
+        }
+        rule, fits = known
+        # A first dimension that is not the records' (a sequence folded into it) has no rule here.
+        whole = len(given["input"]) == self.records and fits(given)
+        if id(given["input"]) in self.names or not whole:
+            self.strange = True
+            return output
+        if not output.requires_grad:
+            output.requires_grad_(True)  # the first layer: there is nothing to follow before it
+        source = given["input"].detach()
+        versions = (source._version, output._version)
+        self.calls.append(_Call(rule, names, source, output, given, versions))
+        return output
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
+
+
+def _linear(call: _Call, slope: Tensor) -> dict[str, Tensor | Outer]:
+    gradient: dict[str, Tensor | Outer] = {}
+    if "weight" in call.names:
+        gradient[call.names["weight"]] = Outer(slope, call.input)
+    if "bias" in call.names:
+        gradient[call.names["bias"]] = slope
+    return gradient
+
+
+def _conv2d(call: _Call, slope: Tensor) -> Params:
+    rows = slope.flatten(2)  # [records, channels out, places]
+    gradient: Params = {}
+    if "weight" in call.names:
+        options = call.options
+        patches = F.unfold(
+            call.input,
+            tuple(options["weight"].shape[2:]),
+            _pair(options.get("dilation", 1)),
+            _pair(options.get("padding", 0)),
+            _pair(options.get("stride", 1)),
+        )
+        gradient[call.names["weight"]] = rows @ patches.transpose(1, 2)
+    if "bias" in call.names:
+        gradient[call.names["bias"]] = rows.sum(2)
+    return gradient
+
+
+def _group_norm(call: _Call, slope: Tensor) -> Params:
+    """The scale's gradient is the sum of slope * (x - mean) / std over the places."""
+    rows, x = slope.flatten(2), call.input.flatten(2)
+    total = rows.sum(2)
+    gradient: Params = {}
+    if "weight" in call.names:
+        mean, reciprocal = (
+            m.repeat_interleave(x.shape[1] // m.shape[1], 1) for m in call.options["moments"]
+        )
+        products = torch.linalg.vecdot(rows, x)
+        gradient[call.names["weight"]] = (products - mean * total) * reciprocal
+    if "bias" in call.names:
+        gradient[call.names["bias"]] = total
+    return gradient
+
+
+def _group_norm_with_moments(given: dict[str, Any]) -> Tensor:
+    """The layer's output; mean and 1 / std of every group are kept, so that nothing is normalised
+    a second time."""
+    x = given["input"].contiguous()
+    records, channels = x.shape[:2]
+    places = x[0, 0].numel()
+    output, *moments = torch.native_group_norm(
+        x,
+        given["weight"],
+        given.get("bias"),
+        records,
+        channels,
+        places,
+        given["num_groups"],
+        given.get("eps", 1e-5),
+    )
+    given["moments"] = [m.detach() for m in moments]
+    return output
+
+
+def _one_group(given: Mapping[str, Any]) -> bool:
+    whole = given["input"].dim() == 4 and not isinstance(given.get("padding", 0), str)
+    return whole and given.get("groups", 1) == 1
+
+
+_GROUP_NORMS = (torch.group_norm, F.group_norm)
+_ARGUMENTS: dict[Any, tuple[str, ...]] = {
+    F.linear: ("input", "weight", "bias"),
+    F.conv2d: ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
+    torch.group_norm: ("input", "num_groups", "weight", "bias", "eps"),
+    F.group_norm: ("input", "num_groups", "weight", "bias", "eps"),
+}
+_RULES: dict[Any, tuple[Any, Callable[[Mapping[str, Any]], bool]]] = {
+    F.linear: (_linear, lambda given: given["input"].dim() == 2),
+    F.conv2d: (_conv2d, _one_group),
+    torch.group_norm: (_group_norm, lambda given: given["input"].dim() >= 3),
+    F.group_norm: (_group_norm, lambda given: given["input"].dim() >= 3),
+}
+# Looking at a weight is not using it.
+_HARMLESS: set[Any] = {
+    Tensor.dim,
+    Tensor.size,
+    Tensor.shape.__get__,  # type: ignore[attr-defined]
+    Tensor.dtype.__get__,  # type: ignore[attr-defined]
+    Tensor.device.__get__,  # type: ignore[attr-defined]
+    Tensor.requires_grad.__get__,  # type: ignore[attr-defined]
+    Tensor.is_floating_point,
+    Tensor.detach,
+}

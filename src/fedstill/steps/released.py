@@ -1,0 +1,216 @@
+"""Distribution matching through the private door: images that match what was released.
+
+``features``: a record's vector is its outputs at the matched layers, [h; z] for FedDM. What is
+released is the noisy sum of every class, and the images are moved towards its mean, as many steps
+as one likes: they no longer touch a record. The same cut that bounds the records' vectors is made
+in the images' own: both sides are seen through it, so that a small clip does not ask the images
+for features that no image has. With a clip that cuts nothing it is plain distribution matching.
+
+``gradient``: a record's vector is the pixel gradient of its own distance to its class's images
+(FedDM eq. 19 to 21: their mean is the gradient of the class's loss). Each release is good for one
+step, and each record costs a backward pass through the images.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedstill.data.dataset import Records
+from fedstill.steps.ball import sample_ball
+from fedstill.steps.classes import noise_for
+from fedstill.steps.distil import PixelSteps, Plateau, pixel_optimiser
+from fedstill.steps.matching import Matching, Outputs, classes_at_once, outputs_of
+from fedstill.types import ClassSums, ClientContext, Leak, Params, Private, Task
+
+Target = Literal["features", "gradient"]
+
+_LEAST = 1.0  # records behind a mean: a noisy count may be anything
+
+
+@dataclass(frozen=True)
+class Release:
+    """How a private client matches. ``steps``: pixel steps on each release of features."""
+
+    target: Target
+    steps: int
+
+
+def matching_leaks(
+    initial: str, augment: str, target: Target, patience: int = 0
+) -> tuple[Leak, ...]:
+    """What of a matching method's settings would give records away, or has no private form."""
+    leaks = []
+    if initial == "real":
+        leaks.append(
+            Leak(
+                "initial",
+                "images that start from records carry them to the server whatever noise follows",
+                "start from noise: method.initial = 'noise'",
+            )
+        )
+    if augment != "none":
+        leaks.append(
+            Leak(
+                "augment",
+                "one augmentation for both sides is not built for released targets",
+                "set method.augment = 'none'",
+            )
+        )
+    if target == "gradient" and patience:
+        leaks.append(
+            Leak(
+                "patience",
+                "stopping early would watch a loss on the records, which nobody sanitised",
+                "set method.patience = 0, or method.target = 'features'",
+            )
+        )
+    return tuple(leaks)
+
+
+def first_noise(ctx: ClientContext, images_per_class: int) -> Tensor:
+    """Where private images start from: noise for every class that is sent, in slot form."""
+    return noise_for(ctx, len(_door(ctx).classes), images_per_class, ctx.rng.at("images").torch())
+
+
+def match_released(
+    ctx: ClientContext,
+    centre: Params,
+    radius: float,
+    start: Tensor,
+    plan: Sequence[Matching],
+    pixels: PixelSteps,
+    release: Release,
+) -> tuple[Tensor, float]:
+    """The images after ``len(plan)`` accesses, and the smoothed loss against what was released.
+
+    Access t: weights afresh from the ball around ``centre``, one release by class, then pixel
+    steps on ``plan[t]``'s loss.
+    """
+    door = _door(ctx)
+    images = start.detach().clone()
+    optimiser = pixel_optimiser(images, pixels)
+    stream = ctx.rng.at("weights").torch()
+    counts = _RunningMean()
+    watch = Plateau(pixels.patience, pixels.tolerance)
+    for number, matching in enumerate(plan):
+        weights = sample_ball(centre, radius, stream)
+        if release.target == "gradient":
+            sums = door.noisy_class_sums(_PixelGradients(ctx.task, weights, images, door, matching))
+            images.grad = _means(sums, counts.add(sums.counts))["pixels"]
+            optimiser.step()
+        else:
+            sums = door.noisy_class_sums(_Features(ctx.task, weights, matching))
+            means = _means(sums, counts.add(sums.counts))
+            target = tuple(means[name] for name in sorted(means))
+            for _ in range(release.steps):
+                images.grad, loss = clipped_pixel_gradient(
+                    ctx.task, weights, images, target, matching, door.class_clip
+                )
+                optimiser.step()
+            if watch.settled(float(loss)):  # the loss against a release: post-processing
+                break
+        ctx.progress(number + 1, len(plan))
+    images.grad = None
+    return images, watch.smooth
+
+
+def clipped_pixel_gradient(
+    task: Task, params: Params, images: Tensor, means: Outputs, matching: Matching, clip: float
+) -> tuple[Tensor, Tensor]:
+    """Pixel gradient and loss as in ``matching.pixel_gradient``, the images' features cut too."""
+    forward = outputs_of(task.model, matching)
+    classes = classes_at_once(task, images.shape[1])
+    gradient = torch.empty_like(images)
+    total = torch.zeros((), device=images.device)
+    targets = zip(*(m.split(classes) for m in means), strict=True)
+    for part, into, target in zip(
+        images.split(classes), gradient.split(classes), targets, strict=True
+    ):
+        x = part.detach().requires_grad_(True)
+        outputs = _cut(forward(params, x.flatten(0, 1)), clip)
+        loss = torch.zeros((), device=images.device)
+        for out, mean in zip(outputs, target, strict=True):
+            difference = out.unflatten(0, x.shape[:2]).mean(1) - mean
+            loss = loss + matching.distance(difference).sum()
+        into.copy_(torch.autograd.grad(loss, x)[0])
+        total += loss.detach()
+    return gradient, total
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Records to their outputs at the matched layers."""
+
+    task: Task
+    params: Params
+    matching: Matching
+
+    def __call__(self, records: Records) -> Params:
+        with torch.no_grad():
+            outputs = outputs_of(self.task.model, self.matching)(self.params, records.all()[0])
+        return {f"{number:03d}": out for number, out in enumerate(outputs)}
+
+
+@dataclass(frozen=True)
+class _PixelGradients:
+    """Records to the pixel gradient of their own distance to the images of their class."""
+
+    task: Task
+    params: Params
+    images: Tensor
+    door: Private
+    matching: Matching
+
+    @property
+    def floats(self) -> int:
+        return self.images[0].numel()
+
+    def __call__(self, records: Records) -> Params:
+        x, labels = records.all()
+        forward = outputs_of(self.task.model, self.matching)
+        with torch.no_grad():
+            wanted = forward(self.params, x)
+        pixels = torch.zeros(len(x), *self.images.shape[1:], device=x.device)
+        for slot, label in enumerate(self.door.classes.tolist()):
+            rows = (labels == label).nonzero().flatten()
+            if len(rows):
+                own = self.images[slot].detach().requires_grad_(True)
+                means = [out.mean(0) for out in forward(self.params, own)]
+                pulls = [
+                    self.matching.slope(mean.detach() - goal[rows])
+                    for mean, goal in zip(means, wanted, strict=True)
+                ]
+                pixels[rows] = torch.autograd.grad(means, own, pulls, is_grads_batched=True)[0]
+        return {"pixels": pixels}
+
+
+class _RunningMean:
+    """The counts of all releases so far say the same thing: their mean is less noisy than one."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | float = 0.0
+        self._seen = 0
+
+    def add(self, counts: Tensor) -> Tensor:
+        self._sum, self._seen = self._sum + counts, self._seen + 1
+        mean: Tensor = self._sum / self._seen
+        return mean
+
+
+def _means(release: ClassSums, counts: Tensor) -> Params:
+    least = counts.clamp(min=_LEAST)
+    return {k: v / least.view(-1, *[1] * (v.dim() - 1)) for k, v in release.sums.items()}
+
+
+def _cut(outputs: Outputs, clip: float) -> Outputs:
+    """Each image's outputs together scaled down to norm ``clip``, as the door does."""
+    length = torch.stack([out.square().sum(1) for out in outputs]).sum(0).clamp(min=clip**2).sqrt()
+    return tuple(out * (clip / length)[:, None] for out in outputs)
+
+
+def _door(ctx: ClientContext) -> Private:
+    assert ctx.private is not None
+    return ctx.private

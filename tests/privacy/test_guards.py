@@ -1,0 +1,150 @@
+"""Every leak is refused before the run: by name, with the reason and the remedy."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedstill
+from fedstill.errors import RequestError, RunError
+from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.messages import Update, Weights
+from fedstill.models import MLP
+from fedstill.privacy.guards import mixes_records
+from fedstill.testing import TOY_PRIVACY, toy_data, toy_setup
+from fedstill.types import ClientContext, Leak, Params, PrivateForm
+from tests.privacy.doors import toy_task
+
+QUICK: dict[str, Any] = {"rounds": 1, "workers": 1, "clients": 3, "model": "mlp"}
+ON = {"privacy.sigma": 1.0, "privacy.sampling_rate": 0.5}
+
+
+def refused(tmp_path: Path, method: Any, settings: dict[str, Any], **words: Any) -> str:
+    with pytest.raises(RequestError) as error:
+        fedstill.run(method, out=tmp_path / "run", set={**ON, **settings}, **{**QUICK, **words})
+    assert not (tmp_path / "run").exists()  # before anything was touched
+    return str(error.value)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fednova", "real"])
+def test_a_method_without_a_private_form(tmp_path: Path, method: str) -> None:
+    assert f"{method} has no private form" in refused(tmp_path, method, {})
+
+
+@pytest.mark.parametrize("method", ["feddm", "feddualmatch"])
+def test_initialisation_from_real_images(tmp_path: Path, method: str) -> None:
+    text = refused(tmp_path, method, {"method.initial": "real"})
+    assert text.startswith("method.initial = real: ")
+    assert "method.initial = 'noise'" in text
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedsgd", "feddm"])
+def test_weights_by_the_number_of_records(tmp_path: Path, method: str) -> None:
+    text = refused(tmp_path, method, {"method.weighting": "records"})
+    assert text.startswith("method.weighting = records: ")
+    assert "privacy.public_size" in text
+
+
+def test_early_stopping_on_records(tmp_path: Path) -> None:
+    settings = {"method.patience": 3, "method.target": "gradient"}
+    text = refused(tmp_path, "feddm", settings)
+    assert text.startswith("method.patience = 3: ")
+    assert "method.target = 'features'" in text
+
+
+def test_scaling_that_may_come_from_the_records(tmp_path: Path) -> None:
+    own = {"data.mean": [0.3], "data.std": [0.2]}
+    text = refused(tmp_path, "fedavg", own)
+    assert text.startswith("data.mean = [0.3]")
+    assert "privacy.scaling = 'public'" in text
+    fedstill.run(
+        "fedavg", out=tmp_path / "run", set={**ON, **own, "privacy.scaling": "public"}, **QUICK
+    )
+
+
+def test_sizes_of_own_data_must_be_declared() -> None:
+    data = dataclasses.replace(toy_data(), name="own")
+    with pytest.raises(RequestError, match=r"privacy\.public_size: how many records"):
+        toy_setup(FedAvg(weighting="uniform"), data=data, privacy={"sigma": 1.0})
+
+
+def test_a_delta_that_would_let_a_record_out(tmp_path: Path) -> None:
+    assert refused(tmp_path, "fedavg", {"privacy.delta": 0.01}).startswith("privacy.delta = 0.01: ")
+
+
+def test_neither_epsilon_nor_sigma(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="neither epsilon nor sigma"):
+        fedstill.run("fedavg", out=tmp_path / "run", set={"privacy.clip": 1.0}, **QUICK)
+
+
+def test_unknown_words_are_refused(tmp_path: Path) -> None:
+    assert "privacy.sigmma: no such setting" in refused(tmp_path, "fedavg", {"privacy.sigmma": 1})
+
+
+def test_batch_norm_of_a_module() -> None:
+    with pytest.raises(RequestError, match="batch norm"):
+        fedstill.Model.from_module(
+            nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3))
+        )
+
+
+@dataclass(frozen=True)
+class MixingNet(MLP):
+    """A network that looks at the whole batch, in a way nobody could read off its layers."""
+
+    def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
+        return super().features(params, x - x.mean(0))
+
+
+def test_a_network_that_mixes_records() -> None:
+    assert not mixes_records(toy_task(MLP((1, 8, 8), 3)))
+    assert mixes_records(toy_task(MixingNet((1, 8, 8), 3)))
+    with pytest.raises(RequestError, match="depends on the other records"):
+        toy_setup(FedAvg(weighting="uniform"), model=MixingNet((1, 8, 8), 10), privacy=TOY_PRIVACY)
+
+
+@dataclass(frozen=True)
+class Adaptive(FedAvg):
+    """Declares a leak of its own, as a data-dependent radius would be."""
+
+    radius: str = "from the data"
+
+    def private_form(self, rate: float) -> PrivateForm:
+        return PrivateForm(1, (Leak("radius", "it follows the loss on records", "fix it"),))
+
+
+def test_a_leak_that_a_method_declares() -> None:
+    with pytest.raises(RequestError, match=r"method\.radius = from the data: it follows"):
+        toy_setup(Adaptive(weighting="uniform"), privacy=TOY_PRIVACY)
+
+
+@dataclass(frozen=True)
+class Peeking(FedAvg):
+    """Says that it has a private form and then reaches for the records."""
+
+    def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Update, None]:
+        exact = len(ctx.records)
+        return Update(message.params, exact), None
+
+
+def test_records_are_out_of_reach_and_failures_quote_nothing(tmp_path: Path) -> None:
+    """Exact per-client metrics cannot be computed: there is nothing to compute them from."""
+    with pytest.raises(RunError, match=r"PermissionError \(its words stay here\)"):
+        fedstill.run(Peeking(weighting="uniform"), out=tmp_path / "run", set=ON, **QUICK)
+
+
+def test_a_client_without_records_is_asked_like_any_other() -> None:
+    data = toy_data()
+    few = data.train.labels < 2  # all records are the first client's
+    train = dataclasses.replace(
+        data.train, inputs=data.train.inputs[few], labels=data.train.labels[few]
+    )
+    only = dataclasses.replace(data, train=train)
+    setup = toy_setup(FedAvg(weighting="uniform"), data=only, privacy=TOY_PRIVACY)
+    assert setup.partition.sizes.tolist()[1:] == [0, 0]
+    assert setup.sample(1) == [0, 1, 2]
+    assert torch.equal(torch.tensor(setup.plan.classes[1]), torch.arange(10))  # type: ignore[union-attr]
