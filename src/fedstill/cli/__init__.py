@@ -11,7 +11,7 @@ import click
 import typer
 from rich.console import Console
 
-from fedstill.cli import exporting, listing, partitioning, running, showing
+from fedstill.cli import evaluating, exporting, listing, partitioning, running, showing, tuning
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.errors import FedstillError
 from fedstill.version import VERSION
@@ -27,6 +27,8 @@ app = typer.Typer(
 app.command("run")(running.run_command)
 app.command("partition")(partitioning.partition_command)
 app.command("show")(showing.show_command)
+app.command("tune")(tuning.tune_command)
+app.command("evaluate")(evaluating.evaluate_command)
 app.command("export")(exporting.export_command)
 app.command("list")(listing.list_command)
 
