@@ -242,8 +242,11 @@ def _complaint(params: Params, model: Model, own_code: bool) -> str | None:
     if own_code:
         shapes = model.shapes
     else:
-        with torch.device("meta"):
-            shapes = {k: tuple(v.shape) for k, v in model.init(torch.Generator("cpu")).items()}
+        try:
+            with torch.device("meta"):
+                shapes = {k: tuple(v.shape) for k, v in model.init(torch.Generator("cpu")).items()}
+        except RuntimeError as error:  # a tensor larger than any memory
+            return str(error).partition("\n")[0]
     if odd := sorted(shapes.keys() ^ params.keys()):
         return f"'{odd[0]}' is {'missing' if odd[0] in shapes else 'no weight of it'}"
     found = ((name, TensorSpec(shape).complaint(params[name])) for name, shape in shapes.items())

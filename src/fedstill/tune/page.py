@@ -1,6 +1,7 @@
 """The study as one HTML page with Optuna's figures. It needs no network: the scripts are inside."""
 
 import html
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,9 @@ def _figures(study: "Study") -> Iterator[str]:
     for number, (title, figure) in enumerate(figures.items()):
         yield f"<h2>{html.escape(title)}</h2>"
         try:
-            drawn = figure()
+            with warnings.catch_warnings():  # of Optuna, that there are few trials
+                warnings.simplefilter("ignore")
+                drawn = figure()
         except (ValueError, RuntimeError, ImportError) as error:  # too few trials to draw from
             yield f"<p>{html.escape(str(error))}</p>"
             continue

@@ -114,31 +114,30 @@ def open_study(file: Path, experiment: Table, pruner: "BasePruner") -> Iterator[
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+    from optuna.trial import TrialState
 
     with _held(file):
         _mend(file)
+        new = not file.stat().st_size
         try:
             backend = JournalFileBackend(str(file), JournalFileOpenLock(str(file)))
             storage = JournalStorage(backend)
-            study = optuna.create_study(
-                storage=storage,
-                study_name=NAME,
-                direction="maximize",
-                load_if_exists=True,
-                pruner=pruner,
-            )
-            before = study.user_attrs.get(_EXPERIMENT)
-            for trial in study.get_trials(deepcopy=False):
-                if trial.state == optuna.trial.TrialState.RUNNING:
-                    storage.set_trial_state_values(trial._trial_id, optuna.trial.TrialState.WAITING)
+            if new:
+                study = optuna.create_study(
+                    storage=storage, study_name=NAME, direction="maximize", pruner=pruner
+                )
+                study.set_user_attr(_EXPERIMENT, experiment)
+            else:
+                study = optuna.load_study(storage=storage, study_name=NAME, pruner=pruner)
+            before, trials = study.user_attrs.get(_EXPERIMENT), study.get_trials(deepcopy=False)
         except Exception as error:  # Optuna has no one error for files that it did not write
             raise RequestError(
                 f"--study {file}: not a study of fedstill's: {type(error).__name__}: {error}"
             ) from error
-        if before is None:
-            study.set_user_attr(_EXPERIMENT, experiment)
-        else:
-            _refuse_other(file, before, experiment)
+        _refuse_other(file, before, experiment)
+        for trial in trials:
+            if trial.state == TrialState.RUNNING:
+                storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
         yield study
 
 
