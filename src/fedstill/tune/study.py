@@ -126,15 +126,19 @@ def open_study(file: Path, experiment: Table, pruner: "BasePruner") -> Iterator[
                 study = optuna.create_study(
                     storage=storage, study_name=NAME, direction="maximize", pruner=pruner
                 )
-                study.set_user_attr(_EXPERIMENT, experiment)
             else:
                 study = optuna.load_study(storage=storage, study_name=NAME, pruner=pruner)
             before, trials = study.user_attrs.get(_EXPERIMENT), study.get_trials(deepcopy=False)
+        except OSError:
+            raise
         except Exception as error:  # Optuna has no one error for files that it did not write
             raise RequestError(
                 f"--study {file}: not a study of fedstill's: {type(error).__name__}: {error}"
             ) from error
-        _refuse_other(file, before, experiment)
+        if before is None and not trials:  # new, or killed just after it was made
+            study.set_user_attr(_EXPERIMENT, experiment)
+        else:
+            _refuse_other(file, before, experiment)
         for trial in trials:
             if trial.state == TrialState.RUNNING:
                 storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
