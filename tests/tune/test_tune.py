@@ -17,6 +17,7 @@ from fedstill.tune import Tuned
 from fedstill.tune.objective import GoOn, Judge, Verdict
 from fedstill.tune.search import Watcher
 from fedstill.tune.space import Candidate
+from fedstill.tune.study import sampler_for
 
 optuna = pytest.importorskip("optuna")
 
@@ -241,6 +242,10 @@ def test_the_command(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             "schedule": "step", "augment": "none"}}}, "nothing is left to search"),
         ({"space": "nowhere.toml"}, "cannot be read"),
         ({"space": {"training": {"momentum": [2.0, 3.0]}}}, r"training\.momentum"),
+        ({"space": {"training": {"epochs": "many"}}}, r"training\.epochs"),
+        ({"space": {"model": {"name": [3]}}}, r"model\.name: give names"),
+        ({"space": {"model": {"name": ["mlp", "mpl"]}}}, "no model 'mpl'"),
+        ({"space": {"convnet": {"depth": [1, 5]}}}, r"model\.depth: 5 blocks"),
         ({"space": {"mlp": {"width": [-1]}, "model": {"name": "mlp"}}}, r"model\.width"),
     ],
 )  # fmt: skip
@@ -249,6 +254,13 @@ def test_wrong_requests_are_explained(
 ) -> None:
     with pytest.raises(RequestError, match=message):
         tuned(run, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sampler_that_needs_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["fedstill.tune.study"], "find_spec", lambda name: None)
+    with pytest.raises(RequestError, match="--sampler gp needs scipy"):
+        sampler_for("gp", 0, 0, parallel=False)
 
 
 def test_a_missing_extra_is_one_line(

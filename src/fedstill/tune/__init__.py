@@ -17,7 +17,7 @@ from fedstill.origin import run_of
 from fedstill.record import RunFolder
 from fedstill.rng import Rng
 from fedstill.synthetic import StoredSet, load_set, set_file
-from fedstill.tables import Table, as_table, merged, read_toml
+from fedstill.tables import Table, as_table, read_toml
 from fedstill.tune.objective import Judge, held_out_rows
 from fedstill.tune.page import write_page
 from fedstill.tune.search import Elsewhere, Here, Judges, SearchLoop, Watcher
@@ -25,6 +25,7 @@ from fedstill.tune.space import (
     Choice,
     Space,
     as_plain,
+    check,
     default_space,
     narrowed,
     open_settings,
@@ -159,6 +160,7 @@ def _space(
     (table,) = model_tables([model] if model else None, {}, run)
     own = resolve({"method": "fedavg", "model": table}).model
     space = with_changes(narrowed(default_space(stored.about.shape), search, own), changes)
+    check(space, stored.about.shape, len(stored.about.class_names))
     if not open_settings(space):
         raise RequestError("--space: nothing is left to search: every setting is fixed")
     return space
@@ -166,7 +168,7 @@ def _space(
 
 def _most_epochs(space: Space) -> int:
     epochs = space["training.epochs"]
-    return int(max(epochs.values) if isinstance(epochs, Choice) else epochs.high)
+    return int(max(epochs.values)) if isinstance(epochs, Choice) else int(epochs.high)
 
 
 def _folder(out: str | Path | None, study: str | Path | None, stored: StoredSet) -> Path:
@@ -211,9 +213,10 @@ def _conclude(
         sum(trial.user_attrs.get(key, 0) for trial in finished)
         for key in ("up_bytes", "down_bytes")
     )
-    settings = merged(candidate.model, {"training": as_table(candidate.training)})
+    settings = candidate.model | as_table(candidate.training)
+    words = ", ".join(f"{name} {value}" for name, value in settings.items())
     lines = [
-        f"Best: trial {winner.trial}, {winner.value:.2%}: {settings}",
+        f"Best: trial {winner.trial}, {winner.value:.2%}: {words}.",
         f"{counts['complete']} trials complete, {counts['pruned']} pruned, "
         f"{counts['failed']} failed; votes cost {up:,} bytes up and {down:,} down.",
     ]

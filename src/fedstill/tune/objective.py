@@ -105,8 +105,8 @@ def held_out_rows(classes: Tensor, share: float, rng: Rng) -> Tensor:
         held[rows[order[:number]]] = True
     if not bool(held.any()):
         raise RequestError(
-            "the set has one image a class, so none can be held out; take --objective vote, or a "
-            "set with more images per class"
+            "the set has one image a class, so none can be held out; take a set with more images "
+            "per class"
         )
     return held
 

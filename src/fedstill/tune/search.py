@@ -171,15 +171,15 @@ class SearchLoop:
 
     def _serve(self, judge: Judges, *, parallel: bool) -> None:
         """One trial after another with this judge."""
-        while (drawn := self._draw(parallel=parallel)) is not None:
-            trial, candidate = drawn
-            try:
-                self._try(judge, trial, candidate)
-            except Exception as error:
-                self._error = error  # and the others stop before their next trial
-            finally:
-                with self._lock:
-                    self._under_way -= 1
+        try:
+            while (drawn := self._draw(parallel=parallel)) is not None:
+                try:
+                    self._try(judge, *drawn)
+                finally:
+                    with self._lock:
+                        self._under_way -= 1
+        except Exception as error:
+            self._error = error  # and the others stop before their next trial
 
     def _draw(self, *, parallel: bool) -> "tuple[Trial, Candidate] | None":
         with self._lock:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
+from fedstill.config import resolve
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.models import find_model
 from fedstill.tables import Table, as_table, convert
@@ -147,6 +148,24 @@ def _dimension(name: str, value: Any) -> Dimension:
     return Choice(values)
 
 
+def check(space: Space, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a space with a value that its setting cannot have, before anything is begun."""
+    for name, dimension in space.items():
+        group, _, key = name.rpartition(".")
+        values = _ends(dimension)
+        for value in values if group == "training" else ():
+            convert({key: value}, Training, "training")
+        for value in values if group in kinds_of(space) else ():
+            model = {"name": group, key: value}
+            resolve({"method": "fedavg", "model": model}).build_model(shape, classes)
+    for kind in kinds_of(space):
+        resolve({"method": "fedavg", "model": {"name": kind}}).build_model(shape, classes)
+
+
+def _ends(dimension: Dimension) -> tuple[Any, ...]:
+    return dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
+
+
 def suggest(trial: Suggests, space: Space) -> Candidate:
     """The candidate of a trial: only the settings that its kind of network has are drawn."""
 
@@ -188,4 +207,6 @@ def open_settings(space: Space) -> list[str]:
 def kinds_of(space: Space) -> tuple[str, ...]:
     """The kinds of network that are offered."""
     kinds = space["model.name"]
-    return kinds.values if isinstance(kinds, Choice) else ()
+    if not isinstance(kinds, Choice) or not all(isinstance(kind, str) for kind in kinds.values):
+        raise RequestError("--space: model.name: give names of `fedstill list models`")
+    return kinds.values

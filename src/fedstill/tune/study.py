@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -83,11 +84,10 @@ def sampler_for(name: str, seed: int, number: int, *, parallel: bool) -> "BaseSa
     """The sampler of trial ``number``."""
     if name not in SAMPLERS:
         raise RequestError(f"--sampler: no sampler '{name}'{did_you_mean(name, SAMPLERS)}")
+    if name == "gp" and find_spec("scipy") is None:
+        raise RequestError("--sampler gp needs scipy: pip install scipy")
     own_seed = int(Rng(seed).at("tune", "sampler", number).numpy().integers(2**32))
-    try:
-        return _samplers()[name](own_seed, parallel)
-    except ImportError as error:
-        raise RequestError(f"--sampler {name} needs {error.name}: pip install scipy") from error
+    return _samplers()[name](own_seed, parallel)
 
 
 def pruner_for(name: str, epochs: int) -> "BasePruner":
