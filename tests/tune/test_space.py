@@ -1,3 +1,5 @@
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +62,14 @@ def test_every_candidate_can_be_built_and_asks_only_for_its_own_settings(
         assert candidate.model == MODEL
     if search == "architecture":
         assert candidate.training == Training()
+
+
+def test_the_documents_show_the_space() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    shown = tomllib.loads(text.partition("```toml\n")[2].partition("```")[0])
+    space = default_space((1, 28, 28))
+    assert with_changes(space, shown) == space
+    assert {f"{group}.{key}" for group, keys in shown.items() for key in keys} == set(space)
 
 
 def test_a_file_changes_the_space() -> None:

@@ -88,8 +88,7 @@ def test_an_interrupted_study_goes_on_as_if_nothing_had_happened(
     assert sum(more.trials.values()) == 8
 
 
-@pytest.mark.parametrize("sampler", ["random", "nsgaii"])
-@pytest.mark.parametrize("pruner", ["none", "halving"])
+@pytest.mark.parametrize(("sampler", "pruner"), [("random", "none"), ("nsgaii", "halving")])
 def test_samplers_and_pruners(run: Path, tmp_path: Path, sampler: str, pruner: str) -> None:
     done = tuned(run, tmp_path, sampler=sampler, pruner=pruner, trials=3)
     assert sum(done.trials.values()) == 3

@@ -3,6 +3,7 @@
 import html
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,24 +38,25 @@ def write_page(path: Path, study: "Study", title: str, lines: list[str]) -> None
 
 
 def _figures(study: "Study") -> Iterator[str]:
-    """Importance, history, and parallel coordinates: of what all have, and kind by kind."""
+    """History; then importance and parallel coordinates of what all have, and kind by kind."""
     from optuna import visualization as draw
     from optuna.importance import PedAnovaImportanceEvaluator
 
-    def importance(params: list[str]) -> Callable[[], Any]:
-        evaluator = PedAnovaImportanceEvaluator()
-        return lambda: draw.plot_param_importances(study, evaluator=evaluator, params=params)
-
-    def coordinates(params: list[str]) -> Callable[[], Any]:
-        return lambda: draw.plot_parallel_coordinate(study, params=params)
-
+    named = {"target_name": "accuracy"}
     figures: dict[str, Callable[[], Any]] = {
-        "How the best was found": lambda: draw.plot_optimization_history(study)
+        "How the best was found": lambda: draw.plot_optimization_history(study, **named)
     }
-    for title, params in _groups(study).items():
-        if params:
-            figures[f"What mattered{title}"] = importance(params)
-            figures[f"Settings and accuracy{title}"] = coordinates(params)
+    for title, part, params in _parts(study):
+        figures[f"What mattered{title}"] = partial(
+            draw.plot_param_importances,
+            part,
+            evaluator=PedAnovaImportanceEvaluator(),
+            params=params,
+            **named,
+        )
+        figures[f"Settings and accuracy{title}"] = partial(
+            draw.plot_parallel_coordinate, part, params=params, **named
+        )
     scripts: str | bool = True  # once, inside the page
     for number, (title, figure) in enumerate(figures.items()):
         yield f"<h2>{html.escape(title)}</h2>"
@@ -66,24 +68,31 @@ def _figures(study: "Study") -> Iterator[str]:
             yield f"<p>{html.escape(str(error))}</p>"
             continue
         drawn.update_layout(title=None, margin={"t": 40})
-        yield drawn.to_html(full_html=False, include_plotlyjs=scripts, div_id=f"figure-{number}")
+        yield drawn.to_html(
+            full_html=False,
+            include_plotlyjs=scripts,
+            default_height="30rem",
+            div_id=f"figure-{number}",
+        )
         scripts = False
 
 
-def _groups(study: "Study") -> dict[str, list[str]]:
-    """The settings that all finished trials have, then those of each kind of network."""
-    from optuna.trial import TrialState
+def _parts(study: "Study") -> "Iterator[tuple[str, Study, list[str]]]":
+    """Title, trials and settings of a part: what all trials have, then what one kind has."""
+    import optuna
 
-    done = [set(t.params) for t in study.get_trials(states=(TrialState.COMPLETE,))]
+    done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if not done:
-        return {}
-    common = set.intersection(*done)
-    groups = {"": sorted(common)}
-    kinds = {name.partition(".")[0] for params in done for name in params - common}
+        return
+    common = set.intersection(*(set(trial.params) for trial in done))
+    if common:
+        yield "", study, sorted(common)
+    kinds = {name.rpartition(".")[0] for trial in done for name in trial.params.keys() - common}
     for kind in sorted(kinds):
-        own = {name for params in done for name in params if name.startswith(f"{kind}.")}
-        groups[f": {kind}"] = sorted(own)
-    return groups
+        own = [trial for trial in done if any(n.startswith(f"{kind}.") for n in trial.params)]
+        part = optuna.create_study(direction="maximize")
+        part.add_trials(own)
+        yield f": {kind}", part, sorted(n for n in own[0].params if n.startswith(f"{kind}."))
 
 
 def _trials(study: "Study") -> str:
