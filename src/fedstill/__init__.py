@@ -1,11 +1,13 @@
 """fedstill: federated learning that ships distilled data, not weights."""
 
 from fedstill.data import Dataset, arrays
+from fedstill.evaluate import evaluate
 from fedstill.methods import METHODS
 from fedstill.models import MODELS, Model
 from fedstill.rng import Rng
 from fedstill.run import Result, run
 from fedstill.synthetic import load_set
+from fedstill.tune import tune
 from fedstill.version import VERSION
 
 __version__ = VERSION
@@ -19,6 +21,8 @@ __all__ = [
     "Rng",
     "__version__",
     "arrays",
+    "evaluate",
     "load_set",
     "run",
+    "tune",
 ]

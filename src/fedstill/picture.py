@@ -87,13 +87,8 @@ def draw_round(stored: StoredSet, out: Path) -> list[Path]:
     return [out / name for name in sheets]
 
 
-def _classes(stored: StoredSet) -> Tensor:
-    soft = stored.labels.is_floating_point()
-    return stored.labels.argmax(1) if soft else stored.labels
-
-
 def _client(stored: StoredSet, client: int) -> _Sheet:
-    about, labels = stored.about, _classes(stored)
+    about, labels = stored.about, stored.classes
     own = stored.clients == client
     held: list[int] = labels[own].unique().tolist()
     cells = [
@@ -108,7 +103,7 @@ def _client(stored: StoredSet, client: int) -> _Sheet:
 
 
 def _overview(stored: StoredSet, clients: Sequence[int]) -> _Sheet:
-    about, labels = stored.about, _classes(stored)
+    about, labels = stored.about, stored.classes
     shown = clients[:_MOST_ACROSS]
     cells: list[list[int | None]] = []
     for label in range(len(about.class_names)):

@@ -4,8 +4,9 @@ A run keeps one safetensors file a round, ``synthetic/round-0005.safetensors``, 
 all clients: ``images``, ``labels``, ``client`` (one entry a row each) and a description. A set that
 the server itself distilled is stored as that of client ``SERVER``, -1.
 
-    >>> stored = load_set("runs/feddm-digits-001/synthetic/round-0005.safetensors")
+    >>> stored = load_set("runs/feddm-digits-001")  # its last round, or name the file
     >>> stored.images.shape, stored.of(3).labels, stored.about.class_names
+    >>> DataLoader(stored, batch_size=64)  # it is a torch Dataset of (image, label)
 """
 
 from collections.abc import Mapping
@@ -14,12 +15,14 @@ from pathlib import Path
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
 
 from fedstill import tree
 from fedstill.data.dataset import Scaling
 from fedstill.errors import RequestError
-from fedstill.files import write_atomically
+from fedstill.files import read_safetensors, write_atomically
 from fedstill.types import Task
 from fedstill.wire import TensorSpec
 
@@ -62,14 +65,25 @@ class About:
         return Scaling(self.mean, self.std)
 
 
-@dataclass(frozen=True)
-class StoredSet:
-    """All clients' sets of one round."""
+@dataclass(frozen=True, eq=False)
+class StoredSet(TorchDataset[tuple[Tensor, Tensor]]):
+    """All clients' sets of one round: a torch ``Dataset`` of scaled images and labels."""
 
     images: Tensor
     labels: Tensor
     clients: Tensor  # int32, the client that each image is from
     about: About
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
+
+    @property
+    def classes(self) -> Tensor:
+        """The class of each image: the likeliest one where labels are distributions."""
+        return self.labels.argmax(1) if self.labels.is_floating_point() else self.labels
 
     def of(self, client: int) -> SyntheticSet:
         """One client's set."""
@@ -107,15 +121,30 @@ def save_sets(path: Path, sets: Mapping[int, SyntheticSet], about: About) -> Non
     write_atomically(path, tree.pack(tensors, msgspec.to_builtins(about)))
 
 
+def set_file(path: Path) -> Path:
+    """The file that is meant: ``path`` itself, or the last round's set of a run folder."""
+    if not path.is_dir():
+        return path
+    rounds = sorted((path / "synthetic").glob("round-*.safetensors"))
+    if not rounds:
+        raise RequestError(f"{path}: no synthetic sets; its method makes none, or no round ended")
+    return rounds[-1]
+
+
 def load_set(path: str | Path) -> StoredSet:
-    """The sets in a file of ``save_sets``; nothing in the file is executed."""
+    """The sets in a file of ``save_sets``, or of a run folder's last round.
+
+    Nothing in the file is executed, and its tensors are mapped into memory, not read: a file
+    cannot ask for more memory than it has bytes.
+    """
+    file = set_file(Path(path))
     try:
-        tensors, header = tree.unpack(Path(path).read_bytes())
+        tensors, header = read_safetensors(file)
         about = msgspec.convert(header, About)
         stored = StoredSet(tensors["images"], tensors["labels"], tensors["client"], about)
     except OSError as error:
         raise RequestError(f"{path}: {error.strerror or error}") from error
-    except (tree.MalformedError, msgspec.ValidationError, KeyError) as error:
+    except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise RequestError(f"{path}: not a file of synthetic sets: {error}") from error
     complaint = _complaint(stored)
     if complaint:
@@ -127,6 +156,8 @@ def _complaint(stored: StoredSet) -> str | None:
     """What is wrong with the tensors of a file, if anything."""
     about = stored.about
     rows, classes = len(stored.clients), len(about.class_names)
+    if not rows:
+        return "it holds no images"
     labels = TensorSpec((rows,), torch.int64, 0, classes - 1)
     if stored.labels.is_floating_point():
         labels = TensorSpec((rows, classes))

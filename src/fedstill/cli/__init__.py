@@ -11,7 +11,16 @@ import click
 import typer
 from rich.console import Console
 
-from fedstill.cli import listing, partitioning, planning, running, showing
+from fedstill.cli import (
+    evaluating,
+    exporting,
+    listing,
+    partitioning,
+    planning,
+    running,
+    showing,
+    tuning,
+)
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.errors import FedstillError
 from fedstill.version import VERSION
@@ -28,6 +37,9 @@ app.command("run")(running.run_command)
 app.command("partition")(partitioning.partition_command)
 app.command("privacy")(planning.privacy_command)
 app.command("show")(showing.show_command)
+app.command("tune")(tuning.tune_command)
+app.command("evaluate")(evaluating.evaluate_command)
+app.command("export")(exporting.export_command)
 app.command("list")(listing.list_command)
 
 

@@ -45,7 +45,7 @@ def main() -> None:
     requests = sys.stdin.buffer
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a method prints must not end up among the frames
-    _end_with_parent()
+    end_with_parent()
     keep_freed_memory()
     try:
         setup = build_setup(read_frame(requests)[0])
@@ -84,7 +84,7 @@ def main() -> None:
         )
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Stop when the parent is gone, even in the middle of a long computation."""
     parent = os.getppid()
 

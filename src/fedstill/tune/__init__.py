@@ -1,0 +1,224 @@
+"""``fedstill.tune``: hyper-parameters and architecture on a distilled set.
+
+Distil once, then search at the server as often as wished: nothing is sent while candidates are
+judged on held-out synthetic images. The winner is a configuration for one federated run.
+"""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedstill.config import resolve
+from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
+from fedstill.evaluate import model_tables
+from fedstill.origin import run_of
+from fedstill.record import RunFolder
+from fedstill.rng import Rng
+from fedstill.synthetic import StoredSet, load_set, set_file
+from fedstill.tables import Table, as_table, read_toml
+from fedstill.tune.objective import Judge, held_out_rows
+from fedstill.tune.page import write_page
+from fedstill.tune.search import Elsewhere, Here, Judges, SearchLoop, Watcher
+from fedstill.tune.space import (
+    Choice,
+    Space,
+    as_plain,
+    check,
+    default_space,
+    narrowed,
+    open_settings,
+    suggest,
+    with_changes,
+)
+from fedstill.tune.study import load_optuna, open_study, pruner_for, sampler_for, set_digest
+from fedstill.tune.vote import electorate
+from fedstill.tune.winner import Winner, winner_table, write_winner
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+OBJECTIVES = ("holdout", "vote")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search gave."""
+
+    folder: Path
+    study: Path
+    winner: Winner
+    config: Table  # what winner.toml says
+    trials: dict[str, int]  # how many are complete, pruned, failed
+    up_bytes: int  # of all votes
+    down_bytes: int
+
+    @property
+    def summary(self) -> Table:
+        """All of it as plain values: what ``--json`` prints."""
+        return {
+            "folder": str(self.folder),
+            "study": str(self.study),
+            "config": self.config,
+            "trials": self.trials,
+            "up_bytes": self.up_bytes,
+            "down_bytes": self.down_bytes,
+            "best_trial": self.winner.trial,
+            "best_value": self.winner.value,
+            "held_out": self.winner.held_out,
+            "model": self.winner.candidate.model,
+            "training": as_table(self.winner.candidate.training),
+        }
+
+
+def tune(
+    source: str | Path,
+    *,
+    trials: int = 50,
+    search: str = "both",
+    objective: str = "holdout",
+    sampler: str = "tpe",
+    pruner: str = "median",
+    workers: int = 1,
+    study: str | Path | None = None,
+    out: str | Path | None = None,
+    model: str | None = None,
+    space: str | Path | Mapping[str, Any] | None = None,
+    holdout: float = 0.25,
+    repeats: int = 1,
+    seed: int = 0,
+    device: str = "cpu",
+    watcher: Watcher | None = None,
+) -> Tuned:
+    """Search for the best network and training on a synthetic set; the words of ``fedstill tune``.
+
+    ``trials`` is the number that the study has in the end: a study that was interrupted goes on
+    to it. ``space`` is a TOML file or a table that changes what is searched.
+
+    >>> fedstill.tune("runs/feddm-digits-001", trials=20).winner.candidate
+    """
+    load_optuna()
+    _check_numbers(trials, workers, holdout, repeats)
+    if objective not in OBJECTIVES:
+        raise RequestError(
+            f"--objective: no objective '{objective}'{did_you_mean(objective, OBJECTIVES)}"
+        )
+    path = Path(source)
+    stored, run = load_set(path), run_of(path)
+    changes = read_toml(Path(space)) if isinstance(space, str | Path) else dict(space or {})
+    offered = _space(stored, run, search, model, changes)
+    held_out_rows(stored.classes, holdout, Rng(seed))  # refuses a set that is too small
+    voters = electorate(run, path, stored) if objective == "vote" else None
+    judge = Judge(stored, seed, holdout, repeats, device, voters)
+    experiment = {
+        "set": set_digest(stored),
+        "space": as_plain(offered),
+        "objective": objective,
+        "clients": voters.digest if voters else None,
+        "holdout": holdout,
+        "repeats": repeats,
+        "seed": seed,
+    }
+    sampler_for(sampler, seed, 0, parallel=workers > 1)  # a wrong name shows before any file
+    prunes = pruner_for(pruner, _most_epochs(offered))
+    folder = _folder(out, study, stored)
+    file = Path(study) if study is not None else folder / "study.journal"
+    header: Table = {
+        "set": str(set_file(path).absolute()),
+        "vote": voters is not None,
+        "seed": seed,
+        "holdout": holdout,
+        "repeats": repeats,
+        "device": device,
+    }
+    judges: list[Judges] = (
+        [Here(judge)] if workers == 1 else [Elsewhere(header) for _ in range(workers)]
+    )
+    with open_study(file, experiment, prunes) as opened:
+        loop = SearchLoop(opened, offered, sampler, seed, trials, watcher or Watcher())
+        try:
+            loop.run(judges)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted; go on with the same command and --study {shlex.quote(str(file))}"
+            ) from None
+        return _conclude(opened, offered, folder, file, stored, run)
+
+
+def _check_numbers(trials: int, workers: int, holdout: float, repeats: int) -> None:
+    for name, number in (("trials", trials), ("workers", workers), ("repeats", repeats)):
+        if number < 1:
+            raise RequestError(f"--{name}: at least 1 (it is {number})")
+    if not 0 < holdout < 1:
+        raise RequestError(f"--holdout: a share between 0 and 1 (it is {holdout})")
+
+
+def _space(
+    stored: StoredSet, run: RunFolder | None, search: str, model: str | None, changes: Table
+) -> Space:
+    (table,) = model_tables([model] if model else None, {}, run)
+    own = resolve({"method": "fedavg", "model": table}).model
+    space = with_changes(narrowed(default_space(stored.about.shape), search, own), changes)
+    check(space, stored.about.shape, len(stored.about.class_names))
+    if not open_settings(space):
+        raise RequestError("--space: nothing is left to search: every setting is fixed")
+    return space
+
+
+def _most_epochs(space: Space) -> int:
+    epochs = space["training.epochs"]
+    return int(max(epochs.values)) if isinstance(epochs, Choice) else int(epochs.high)
+
+
+def _folder(out: str | Path | None, study: str | Path | None, stored: StoredSet) -> Path:
+    """Where the results go: as asked, or beside the study, or a new folder."""
+    if out is not None:
+        return Path(out)
+    if study is not None:
+        return Path(study).parent
+    return RunFolder.claim("tune", stored.about.data).path
+
+
+def _conclude(
+    study: "Study",
+    space: Space,
+    folder: Path,
+    file: Path,
+    stored: StoredSet,
+    run: RunFolder | None,
+) -> Tuned:
+    """The winner, its configuration and the page."""
+    from optuna.trial import FixedTrial, TrialState
+
+    finished = study.get_trials(deepcopy=False)
+    counts = {
+        name: sum(t.state == state for t in finished)
+        for name, state in (
+            ("complete", TrialState.COMPLETE),
+            ("pruned", TrialState.PRUNED),
+            ("failed", TrialState.FAIL),
+        )
+    }
+    if not counts["complete"]:
+        raise RunError(f"no trial ended well: {counts['pruned']} pruned, {counts['failed']} failed")
+    best = study.best_trial
+    candidate = suggest(FixedTrial(best.params), space)
+    searched = any(name.startswith("training.") for name in open_settings(space))
+    winner = Winner(best.number, study.best_value, best.user_attrs["held_out"], candidate, searched)
+    about = stored.about
+    title = f"{about.method} on {about.data}, round {about.round}: {len(stored)} images"
+    write_winner(folder / "winner.toml", winner, run, title)
+    up, down = (
+        sum(trial.user_attrs.get(key, 0) for trial in finished)
+        for key in ("up_bytes", "down_bytes")
+    )
+    settings = candidate.model | as_table(candidate.training)
+    words = ", ".join(f"{name} {value}" for name, value in settings.items())
+    lines = [
+        f"Best: trial {winner.trial}, {winner.value:.2%}: {words}.",
+        f"{counts['complete']} trials complete, {counts['pruned']} pruned, "
+        f"{counts['failed']} failed; votes cost {up:,} bytes up and {down:,} down.",
+    ]
+    write_page(folder / "tune.html", study, f"Search on {title}", lines)
+    return Tuned(folder, file, winner, winner_table(winner, run), counts, up, down)

@@ -1,0 +1,121 @@
+"""What a candidate is worth: trained on one part of the set, tested on the other, or put to the
+clients' vote.
+
+Several networks (``repeats``), each with a split of its own, are trained side by side, so that
+after every epoch their mean accuracy can tell whether to go on.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedstill.config import resolve
+from fedstill.errors import RequestError
+from fedstill.rng import Rng
+from fedstill.synthetic import StoredSet, SyntheticSet
+from fedstill.tune.space import Candidate
+from fedstill.tune.training import train
+from fedstill.tune.vote import Electorate
+from fedstill.types import Params, Task
+
+GoOn = Callable[[int, float], bool]  # after an epoch, with this accuracy: shall we?
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A candidate's value, its accuracy on held-out images, and what votes on it cost."""
+
+    value: float
+    held_out: float
+    weights: int  # in the network
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges candidates on one set. The same candidate always gets the same verdict."""
+
+    stored: StoredSet
+    seed: int = 0
+    holdout: float = 0.25
+    repeats: int = 1
+    device: str = "cpu"
+    electorate: Electorate | None = None  # None: held-out images decide
+
+    def judge(self, candidate: Candidate, go_on: GoOn) -> Verdict | None:
+        """The verdict; ``None`` if ``go_on`` stopped the training."""
+        task = self._task(candidate)
+        rng = Rng(self.seed).at("tune")
+        splits = [self._split(task, rng.at("split", r)) for r in range(self.repeats)]
+        courses = [
+            train(task, own, candidate.training, rng.at("network", r))
+            for r, (own, _) in enumerate(splits)
+        ]
+        networks: tuple[Params, ...] = ()
+        held_out = 0.0
+        for epoch, networks in enumerate(zip(*courses, strict=True), 1):
+            held_out = statistics.fmean(
+                _accuracy(task, params, other)
+                for params, (_, other) in zip(networks, splits, strict=True)
+            )
+            if not go_on(epoch, held_out):
+                return None
+        if self.electorate is None:
+            return Verdict(held_out, held_out, task.model.size)
+        if not all(bool(w.isfinite().all()) for params in networks for w in params.values()):
+            return Verdict(0.0, held_out, task.model.size)  # diverged: nothing to vote on
+        tallies = [self.electorate.vote(candidate.model, task, params) for params in networks]
+        return Verdict(
+            statistics.fmean(tally.accuracy for tally in tallies),
+            held_out,
+            task.model.size,
+            sum(tally.up_bytes for tally in tallies),
+            sum(tally.down_bytes for tally in tallies),
+        )
+
+    def _task(self, candidate: Candidate) -> Task:
+        about = self.stored.about
+        experiment = resolve({"method": "fedavg", "model": candidate.model, "device": self.device})
+        model = experiment.build_model(about.shape, len(about.class_names))
+        on = torch.device(self.device)
+        return Task(model, about.shape, len(about.class_names), 1, 1, about.scaling, on)
+
+    def _split(self, task: Task, rng: Rng) -> tuple[SyntheticSet, SyntheticSet]:
+        """To train on, and held out."""
+        held = held_out_rows(self.stored.classes, self.holdout, rng)
+        images, labels = self.stored.images.to(task.device), self.stored.labels.to(task.device)
+        held = held.to(task.device)
+        return SyntheticSet(images[~held], labels[~held]), SyntheticSet(images[held], labels[held])
+
+
+def held_out_rows(classes: Tensor, share: float, rng: Rng) -> Tensor:
+    """Which rows to hold out: this share of every class, but never all of a class.
+
+    A class with one image is trained on and not tested.
+    """
+    held = torch.zeros(len(classes), dtype=torch.bool)
+    for label in classes.unique().tolist():
+        rows = (classes == label).nonzero().flatten()
+        number = min(len(rows) - 1, max(1, round(share * len(rows))))
+        order = torch.randperm(len(rows), generator=rng.at(label).torch())
+        held[rows[order[:number]]] = True
+    if not bool(held.any()):
+        raise RequestError(
+            "the set has one image a class, so none can be held out; take a set with more images "
+            "per class"
+        )
+    return held
+
+
+@torch.no_grad()
+def _accuracy(task: Task, params: Params, own: SyntheticSet) -> float:
+    classes = own.labels.argmax(1) if own.labels.is_floating_point() else own.labels
+    right = 0
+    chunk = task.model.chunk
+    for x, y in zip(own.images.split(chunk), classes.split(chunk), strict=True):
+        right += int((task.model.apply(params, x).argmax(1) == y).sum())
+    return right / len(own)

@@ -1,0 +1,212 @@
+"""What is searched: every setting of a candidate is fixed, a choice, or an interval.
+
+A space is a table of dotted names. ``training.*`` are hyper-parameters, ``model.name`` is the kind
+of network, and ``convnet.*``, ``mlp.*``, ``resnet18.*`` are the settings that only this kind has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+from fedstill.config import resolve
+from fedstill.errors import RequestError, did_you_mean
+from fedstill.models import find_model
+from fedstill.tables import Table, as_table, convert
+from fedstill.tune.training import Training
+
+Search = Literal["hyper", "architecture", "both"]
+SEARCHES: tuple[str, ...] = get_args(Search)
+KINDS = ("convnet", "mlp", "resnet18")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of these values; with a single one the setting is fixed."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number between two, both included; whole where both are. ``log``: by its logarithm."""
+
+    low: float | int
+    high: float | int
+    log: bool = False
+
+
+Dimension = Choice | Interval
+Space = dict[str, Dimension]
+
+
+class Suggests(Protocol):
+    """The part of an Optuna trial that draws values."""
+
+    def suggest_categorical(self, name: str, choices: Any) -> Any: ...
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int: ...
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network and how to train it."""
+
+    model: Table  # as in a configuration: name and settings
+    training: Training
+
+
+def default_space(shape: tuple[int, ...]) -> Space:
+    """Everything open, within what inputs of this shape allow."""
+    space: Space = {
+        "training.learning_rate": Interval(0.001, 0.3, log=True),
+        "training.momentum": Choice((0.0, 0.5, 0.9)),
+        "training.batch_size": Choice((16, 32, 64, 128)),
+        "training.epochs": Choice((20, 40, 80)),
+        "training.schedule": Choice(("constant", "step", "cosine")),
+        "training.augment": Choice(("none", "dsa")),
+        "training.flip": Choice((False,)),
+        "model.name": Choice(KINDS),
+        "convnet.width": Choice((8, 16, 32, 64)),
+        "convnet.depth": Interval(1, 3),
+        "convnet.norm": Choice(("instance", "group", "none")),
+        "convnet.activation": Choice(("relu", "leaky-relu", "gelu")),
+        "convnet.pooling": Choice(("average", "max")),
+        "mlp.width": Choice((32, 64, 128, 256)),
+        "mlp.depth": Interval(0, 3),
+        "mlp.activation": Choice(("relu", "leaky-relu", "gelu")),
+        "resnet18.width": Choice((4, 8, 16)),
+        "resnet18.norm": Choice(("group", "instance")),
+    }
+    if len(shape) != 3 or min(shape[1:]) < 2:  # not images
+        images_only = ("convnet.", "resnet18.")
+        space = {k: v for k, v in space.items() if not k.startswith(images_only)}
+        return space | {
+            "training.augment": Choice(("none",)),
+            "model.name": Choice(("mlp",)),
+        }
+    side = min(shape[1:])
+    space["convnet.depth"] = Interval(1, min(4, side.bit_length() - 1))
+    if side <= 8:  # its last stage has one pixel a channel: instance norm would leave nothing
+        space["resnet18.norm"] = Choice(("group",))
+    return space
+
+
+def narrowed(space: Space, search: str, model: Table) -> Space:
+    """The part that ``search`` leaves open; the rest is fixed, the network to ``model``."""
+    if search not in SEARCHES:
+        raise RequestError(f"--search: no search '{search}'{did_you_mean(search, SEARCHES)}")
+    if search == "architecture":
+        usual = {f"training.{k}": Choice((v,)) for k, v in as_table(Training()).items()}
+        return space | usual
+    if search == "hyper":
+        own = {f"{model['name']}.{k}": Choice((v,)) for k, v in model.items() if k != "name"}
+        training = {k: v for k, v in space.items() if k.startswith("training.")}
+        return training | {"model.name": Choice((model["name"],))} | own
+    return space
+
+
+def with_changes(space: Space, changes: Mapping[str, Any]) -> Space:
+    """A space with some settings replaced, as a ``--space`` file says.
+
+    A value fixes its setting, a list is a choice, and ``{low, high, log}`` an interval.
+    """
+    changed = dict(space)
+    for group, settings in changes.items():
+        if not isinstance(settings, Mapping):
+            raise RequestError(f"--space: {group}: expected a table, e.g. [training]")
+        for key, value in settings.items():
+            name = f"{group}.{key}"
+            if name not in space and not _is_setting(group, key):
+                raise RequestError(f"--space: {name}: no such setting{did_you_mean(name, space)}")
+            changed[name] = _dimension(name, value)
+    return changed
+
+
+def _is_setting(group: str, key: str) -> bool:
+    """Whether a kind of network that is not in the space yet has this setting."""
+    try:
+        entry = find_model(group)
+    except RequestError:
+        return False
+    return entry is None or key in entry.settings
+
+
+def _dimension(name: str, value: Any) -> Dimension:
+    if isinstance(value, Mapping):
+        interval = convert(dict(value), Interval, f"--space: {name}")
+        if not interval.low < interval.high or (interval.log and interval.low <= 0):
+            raise RequestError(
+                f"--space: {name}: from {interval.low} to {interval.high} is no interval"
+                + (" on a logarithmic scale" if interval.log else "")
+            )
+        return interval
+    values = tuple(value) if isinstance(value, list) else (value,)
+    if not values or len(set(map(repr, values))) < len(values):
+        raise RequestError(f"--space: {name}: give different values, at least one")
+    return Choice(values)
+
+
+def check(space: Space, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a space with a value that its setting cannot have, before anything is begun."""
+    for name, dimension in space.items():
+        group, _, key = name.rpartition(".")
+        values = _ends(dimension)
+        for value in values if group == "training" else ():
+            convert({key: value}, Training, "training")
+        for value in values if group in kinds_of(space) else ():
+            model = {"name": group, key: value}
+            resolve({"method": "fedavg", "model": model}).build_model(shape, classes)
+    for kind in kinds_of(space):
+        resolve({"method": "fedavg", "model": {"name": kind}}).build_model(shape, classes)
+
+
+def _ends(dimension: Dimension) -> tuple[Any, ...]:
+    return dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
+
+
+def suggest(trial: Suggests, space: Space) -> Candidate:
+    """The candidate of a trial: only the settings that its kind of network has are drawn."""
+
+    def draw(name: str) -> Any:
+        dimension = space[name]
+        if isinstance(dimension, Choice):
+            if len(dimension.values) == 1:
+                return dimension.values[0]
+            return trial.suggest_categorical(name, dimension.values)
+        if isinstance(dimension.low, int) and isinstance(dimension.high, int):
+            return trial.suggest_int(name, dimension.low, dimension.high, log=dimension.log)
+        return trial.suggest_float(name, dimension.low, dimension.high, log=dimension.log)
+
+    def drawn(group: str) -> Table:
+        start = f"{group}."
+        return {name.removeprefix(start): draw(name) for name in space if name.startswith(start)}
+
+    training = convert(drawn("training"), Training, "training")
+    kind = draw("model.name")
+    return Candidate({"name": kind, **drawn(kind)}, training)
+
+
+def as_plain(space: Space) -> Table:
+    """The space as plain values, to be kept with a study."""
+    return {name: as_table(dimension) for name, dimension in sorted(space.items())}
+
+
+def open_settings(space: Space) -> list[str]:
+    """The settings that are searched: neither fixed nor of a kind that is not offered."""
+    groups = ("training.", "model.", *(f"{kind}." for kind in kinds_of(space)))
+    return [
+        name
+        for name, dimension in space.items()
+        if name.startswith(groups)
+        and not (isinstance(dimension, Choice) and len(dimension.values) == 1)
+    ]
+
+
+def kinds_of(space: Space) -> tuple[str, ...]:
+    """The kinds of network that are offered."""
+    kinds = space["model.name"]
+    if not isinstance(kinds, Choice) or not all(isinstance(kind, str) for kind in kinds.values):
+        raise RequestError("--space: model.name: give names of `fedstill list models`")
+    return kinds.values

@@ -1,0 +1,56 @@
+"""The best candidate as a configuration: ``fedstill run --config winner.toml fedavg``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedstill.config import resolve, spelled_out
+from fedstill.files import write_atomically
+from fedstill.record import RunFolder
+from fedstill.tables import Table, as_table
+from fedstill.tune.space import Candidate
+
+# What the FedAvg family calls by the same name. The other settings of a training on a set (its
+# epochs, schedule and augmentation) have no counterpart in a federated run.
+_SHARED = ("learning_rate", "momentum", "batch_size")
+# Of the run that made the set, all but these is kept: the same clients, data and privacy.
+_OWN = ("method", "model", "rounds", "eval_every", "engine")
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best trial of a study."""
+
+    trial: int
+    value: float
+    held_out: float
+    candidate: Candidate
+    tuned: bool  # whether hyper-parameters were searched too
+
+
+def winner_table(winner: Winner, run: RunFolder | None) -> Table:
+    """The configuration: the network, what was tuned of the training, and whose data they are."""
+    table: Table = {"method": {"name": "fedavg"}, "model": winner.candidate.model}
+    if winner.tuned:
+        training = as_table(winner.candidate.training)
+        table["method"] |= {name: training[name] for name in _SHARED}
+    if run is not None:
+        config = spelled_out(run.read_config())
+        table = {key: value for key, value in config.items() if key not in _OWN} | table
+    resolve(table)  # what we write must be what `run` takes
+    return table
+
+
+def write_winner(path: Path, winner: Winner, run: RunFolder | None, about: str) -> None:
+    """Write the configuration, with what it cannot say as comments."""
+    training: dict[str, Any] = as_table(winner.candidate.training)
+    said = ", ".join(f"{name} = {value}" for name, value in training.items())
+    head = (
+        f"# The best of a search on {about}.\n"
+        f"# Trial {winner.trial}: {winner.value:.4f}; on held-out images {winner.held_out:.4f}.\n"
+        f"# Trained on the set with {said}.\n"
+        f"# fedstill run --config {path.name} fedavg\n\n"
+    )
+    write_atomically(path, (head + tomli_w.dumps(winner_table(winner, run))).encode())

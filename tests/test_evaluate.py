@@ -1,0 +1,154 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fedstill
+from fedstill import tree
+from fedstill.cli import app
+from fedstill.errors import RequestError
+from fedstill.evaluate import Evaluated
+from fedstill.steps.fresh import FreshTraining
+from fedstill.synthetic import SyntheticSet, load_set, save_sets
+from tests.distilled import distilled_run
+
+QUICK = FreshTraining(epochs=4, learning_rate=0.1, batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return distilled_run(tmp_path_factory.mktemp("evaluate") / "run")
+
+
+def set_of(run: Path) -> Path:
+    return run / "synthetic" / "round-0001.safetensors"
+
+
+def test_a_run_s_model_has_the_accuracy_that_its_summary_says(run: Path) -> None:
+    evaluated = fedstill.evaluate(run / "model.safetensors")
+    assert evaluated.set == ()
+    assert evaluated.model is not None
+    summary = json.loads((run / "summary.json").read_text())
+    assert evaluated.model.summary["accuracy"] == pytest.approx(summary["accuracy"])
+    assert evaluated.model.summary["loss"] == pytest.approx(summary["loss"], rel=1e-5)
+    assert evaluated.model.size == summary["model_size"]
+
+
+def test_a_set_is_scored_by_fresh_networks_of_several_kinds(run: Path) -> None:
+    def scored() -> Evaluated:
+        return fedstill.evaluate(
+            set_of(run),
+            models=["convnet-small", "mlp"],
+            networks=2,
+            training=QUICK,
+            set={"convnet-small.width": 4},
+        )
+
+    first, again = scored(), scored()
+    assert first == again  # same seed, same numbers
+    assert first.model is None
+    convnet, mlp = first.set
+    assert convnet.model["width"] == 4
+    assert mlp.model == {"name": "mlp", "width": 200, "depth": 2, "activation": "relu"}
+    accuracies = [scores.accuracy for scores in mlp.networks]
+    assert mlp.summary["accuracy"] == pytest.approx(sum(accuracies) / 2)
+    assert mlp.summary["accuracy_std"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
+    assert mlp.summary["accuracy"] > 0.2  # chance is 0.1
+    assert len(mlp.summary["per_class"]) == 10
+
+
+def test_the_command_shows_model_and_set_of_a_run_and_json_last(run: Path) -> None:
+    words = ["evaluate", str(run), "--seeds", "2", "--epochs", "2", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["model"]["networks"] == 1
+    assert [row["networks"] for row in answer["set"]] == [2]
+    assert answer["set"][0]["model"]["width"] == 4  # the run's own network
+    assert answer["images"] == len(load_set(run))
+    assert "calibration" in done.output
+    assert "accuracy by class" in done.output
+
+
+def test_a_set_of_other_data_is_refused(run: Path, tmp_path: Path) -> None:
+    stored = load_set(run)
+    sets = {0: SyntheticSet(stored.images, stored.labels)}
+    changes: list[tuple[dict[str, Any], SyntheticSet, str]] = [
+        ({"mean": (0.5,)}, sets[0], "is scaled with mean"),
+        ({"class_names": tuple("abcdefghijk")}, sets[0], "classes 11"),
+        ({"shape": (1, 4, 4)}, SyntheticSet(stored.images[:, :, :4, :4], stored.labels), "1x4x4"),
+    ]
+    for change, own, message in changes:
+        about = vars(stored.about) | change
+        save_sets(tmp_path / "set", {0: own}, type(stored.about)(**about))
+        with pytest.raises(RequestError, match=message):
+            fedstill.evaluate(tmp_path / "set", data="digits")
+
+
+def test_wrong_requests_are_explained(run: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone.safetensors"
+    shutil.copy(set_of(run), alone)
+    with pytest.raises(RequestError, match="--data: which data"):
+        fedstill.evaluate(alone)
+    with pytest.raises(RequestError, match="no model 'mpl'"):
+        fedstill.evaluate(run, models=["mpl"], training=QUICK)
+    with pytest.raises(RequestError, match=r"model\.widht: no such setting"):
+        fedstill.evaluate(set_of(run), models=["mlp"], set={"mlp.widht": 4})
+    with pytest.raises(RequestError, match="the networks are: mlp"):
+        fedstill.evaluate(set_of(run), models=["mlp"], set={"convnet.width": 4})
+    with pytest.raises(RequestError, match="--networks"):
+        fedstill.evaluate(set_of(run), networks=0)
+    with pytest.raises(RequestError, match="neither a model nor a synthetic set"):
+        fedstill.evaluate(tmp_path)
+    with pytest.raises(RequestError, match="No such file"):
+        fedstill.evaluate(tmp_path / "none")
+
+
+def test_a_cut_file_or_one_with_no_images_is_refused(run: Path, tmp_path: Path) -> None:
+    whole = set_of(run).read_bytes()
+    path = tmp_path / "set"
+    for size in (0, 7, 100, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(RequestError, match="neither a model nor a set"):
+            fedstill.evaluate(path, data="digits")
+    tensors, header = tree.unpack(whole)
+    path.write_bytes(tree.pack({k: v[:0] for k, v in tensors.items()}, header))
+    with pytest.raises(RequestError, match="it holds no images"):
+        fedstill.evaluate(path, data="digits")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "mlp", "width": 10**12}, "does not fit"),
+        ({"name": "mlp", "depth": 10**12}, "depth 1000000000000"),
+        ({"name": "os:system"}, "if you trust it"),
+        ({"name": 3}, "does not name its network"),
+        ("convnet", "does not name its network"),
+        ({"name": "convnet-small", "width": 5}, "does not fit"),
+        ({"name": "convnet-small", "widht": 5}, "model.widht"),
+    ],
+)
+def test_a_model_file_that_lies_is_refused(
+    change: Any, message: str, run: Path, tmp_path: Path
+) -> None:
+    """Before memory is spent on what it claims, and without running what it names."""
+    tensors, header = tree.unpack((run / "model.safetensors").read_bytes())
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(tree.pack(tensors, {**header, "model": change}))
+    with pytest.raises(RequestError, match=message):
+        fedstill.evaluate(path, data="digits")
+
+
+def test_a_model_with_nan_is_refused(run: Path, tmp_path: Path) -> None:
+    tensors, header = tree.unpack((run / "model.safetensors").read_bytes())
+    name = next(iter(tensors))
+    broken = {**tensors, name: torch.full_like(tensors[name], float("nan"))}
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(tree.pack(broken, header))
+    with pytest.raises(RequestError, match="NaN"):
+        fedstill.evaluate(path, data="digits")

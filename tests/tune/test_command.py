@@ -1,0 +1,70 @@
+"""The search as a user meets it on a terminal."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedstill.cli.tuning import TrialBar, watcher_for
+from fedstill.tune.search import Told
+from fedstill.tune.space import Candidate
+from fedstill.tune.training import Training
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_progress_tells_trial_epoch_accuracy_best_and_time_left(live: bool) -> None:
+    candidate = Candidate({"name": "mlp", "width": 8}, Training(augment="dsa"))
+    with open(os.devnull, "w") as nowhere:
+        console = Console(file=nowhere, record=True, force_terminal=live, width=160)
+        watcher = watcher_for(console)
+        watcher.epoch(3, 5, 40, 0.5)
+        if isinstance(watcher, TrialBar):
+            assert watcher.bar.tasks[0].fields["detail"] == "trial 3, epoch 5/40, accuracy 50.00%"
+        watcher.told(Told(3, 4, 9, "done", 0.75, 0.8, candidate, 1.5))
+        watcher.told(Told(4, 5, 9, "pruned", None, 0.8, candidate, 0.5))
+        watcher.told(Told(5, 6, 9, "failed", None, 0.8, candidate, 0.5, "out of memory"))
+        if isinstance(watcher, TrialBar):
+            assert (watcher.bar.tasks[0].completed, watcher.bar.tasks[0].total) == (6, 9)
+        watcher.stop()
+        text = console.export_text()
+    assert isinstance(watcher, TrialBar) == live
+    settings = "mlp 8; rate 0.02 momentum 0.9 batch 64 epochs 40 step dsa"
+    assert f"trial 3 (4/9)  accuracy 75.00%  best 80.00%  {settings}  1.5 s  left " in text
+    assert "trial 4 (5/9)  pruned  best 80.00%" in text
+    assert "out of memory" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_leaves_a_study_that_goes_on(run: Path, tmp_path: Path, workers: str) -> None:
+    study = tmp_path / "study.journal"
+    words = [sys.executable, "-m", "fedstill", "tune", str(run), "--study", str(study)]
+    words += ["--workers", workers, "--search", "hyper", "--pruner", "none"]
+    process = subprocess.Popen(
+        [*words, "--trials", "500"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    deadline = time.monotonic() + 200
+    while not (study.exists() and study.read_bytes().count(b'"state":1') > 1):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"--study {study}" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    finished = study.read_bytes().count(b'"state":1')
+    again = subprocess.run(
+        [*words, "--trials", str(finished + 2)], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert f"({finished + 2}/{finished + 2})" in again.stderr
+    assert (tmp_path / "winner.toml").exists()

@@ -1,0 +1,280 @@
+"""The whole search: reproducible, resumable, refusing what is not its own, and of use."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import fedstill
+from fedstill.cli import app
+from fedstill.errors import Interrupted, RequestError, RunError
+from fedstill.tune import Tuned
+from fedstill.tune.objective import GoOn, Judge, Verdict
+from fedstill.tune.search import Watcher
+from fedstill.tune.space import Candidate
+from fedstill.tune.study import sampler_for
+
+optuna = pytest.importorskip("optuna")
+
+SPACE: dict[str, Any] = {
+    "training": {"epochs": [2, 3], "batch_size": [8, 16]},
+    "model": {"name": ["convnet", "mlp"]},
+    "convnet": {"width": [2, 4], "depth": 1},
+    "mlp": {"width": [8, 16]},
+}
+
+
+def tuned(run: Path, out: Path, **options: Any) -> Tuned:
+    return fedstill.tune(run, out=out, **{"trials": 7, "space": SPACE, **options})
+
+
+def trials_of(study: Path) -> list[tuple[Any, ...]]:
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(study)))
+    loaded = optuna.load_study(storage=storage, study_name="fedstill")
+    return [
+        (t.number, t.state.name, t.value, t.params, t.intermediate_values) for t in loaded.trials
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    return tuned(run, tmp_path_factory.mktemp("whole"), sampler="tpe", pruner="median")
+
+
+def test_the_same_seed_gives_the_same_trials_and_another_others(
+    run: Path, whole: Tuned, tmp_path: Path
+) -> None:
+    again = tuned(run, tmp_path / "again")
+    other = tuned(run, tmp_path / "other", seed=1, trials=3)
+    assert trials_of(again.study) == trials_of(whole.study)
+    assert again.winner == whole.winner
+    assert trials_of(other.study) != trials_of(whole.study)[:3]
+    assert sum(whole.trials.values()) == 7
+    values = [value for _, state, value, *_ in trials_of(whole.study) if state == "COMPLETE"]
+    assert whole.winner.value == max(values)
+
+
+class Interrupts(Watcher):
+    """Ctrl-C in the middle of a trial."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def epoch(self, number: int, epoch: int, epochs: int, accuracy: float) -> None:
+        if number >= self.number and epoch == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("pruner", ["median", "hyperband"])
+def test_an_interrupted_study_goes_on_as_if_nothing_had_happened(
+    run: Path, whole: Tuned, tmp_path: Path, pruner: str
+) -> None:
+    expected = whole if pruner == "median" else tuned(run, tmp_path / "all", pruner=pruner)
+    file = tmp_path / "study.journal"
+    with pytest.raises(Interrupted, match="--study"):
+        tuned(run, tmp_path, study=file, pruner=pruner, watcher=Interrupts(3))
+    with file.open("ab") as journal:
+        journal.write(b'{"op_code":6,"wor')  # a kill in the middle of a line
+    Path(f"{file}.lock").touch()  # and while Optuna held its lock
+    gone_on = tuned(run, tmp_path, study=file, pruner=pruner)
+    assert trials_of(file) == trials_of(expected.study)
+    assert gone_on.winner == expected.winner
+    more = tuned(run, tmp_path, study=file, pruner=pruner, trials=8)
+    assert sum(more.trials.values()) == 8
+
+
+@pytest.mark.parametrize(("sampler", "pruner"), [("random", "none"), ("nsgaii", "halving")])
+def test_samplers_and_pruners(run: Path, tmp_path: Path, sampler: str, pruner: str) -> None:
+    done = tuned(run, tmp_path, sampler=sampler, pruner=pruner, trials=3)
+    assert sum(done.trials.values()) == 3
+    if pruner == "none":
+        assert done.trials["complete"] == 3
+
+
+def test_the_winner_runs(run: Path, whole: Tuned, tmp_path: Path) -> None:
+    config = whole.folder / "winner.toml"
+    words = ["run", "--config", str(config), "fedavg", "--rounds", "1", "--workers", "1"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "last"), "--json"])
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["clients"] == 3  # the federation that the set is from
+    resolved = (tmp_path / "last" / "config.toml").read_text()
+    training = whole.winner.candidate.training
+    assert f"learning_rate = {training.learning_rate}" in resolved
+    assert f"batch_size = {training.batch_size}" in resolved
+    assert f'name = "{whole.winner.candidate.model["name"]}"' in resolved
+    assert f"width = {whole.winner.candidate.model['width']}" in resolved
+
+
+def test_the_page_has_the_figures_and_needs_no_network(whole: Tuned) -> None:
+    page = (whole.folder / "tune.html").read_text()
+    for heading in ("How the best was found", "What mattered", "Settings and accuracy"):
+        assert heading in page
+    assert "Plotly.newPlot" in page
+    assert not re.search(r'<(script|link|img)[^>]+(src|href)="https?:', page)
+    assert page.count("<tr>") == 1 + 7
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"seed": 5},
+        {"holdout": 0.5},
+        {"repeats": 2},
+        {"space": {**SPACE, "mlp": {"width": [8, 32]}}},
+        {"objective": "vote"},
+    ],
+    ids=["seed", "holdout", "repeats", "space", "objective"],
+)
+def test_a_study_of_another_experiment_is_refused(
+    run: Path, whole: Tuned, changed: dict[str, Any]
+) -> None:
+    before = whole.study.read_bytes()
+    with pytest.raises(RequestError, match=f"of another experiment: .*{next(iter(changed))}"):
+        tuned(run, whole.folder, study=whole.study, **changed)
+    assert whole.study.read_bytes() == before
+
+
+def test_a_study_on_another_set_is_refused(run: Path, whole: Tuned, tmp_path: Path) -> None:
+    from fedstill.synthetic import SyntheticSet, load_set, save_sets
+
+    stored = load_set(run)
+    save_sets(tmp_path / "set", {0: SyntheticSet(stored.images, stored.labels)}, stored.about)
+    with pytest.raises(RequestError, match="another experiment: set differs"):
+        tuned(tmp_path / "set", whole.folder, study=whole.study)
+
+
+def test_someone_else_s_file_is_left_alone(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    for content in (b"dear diary\nno end of line", b'{"op_code":77}\n', b'{"op_code":0}\n'):
+        file.write_bytes(content)
+        with pytest.raises(RequestError, match="not a study of fedstill's"):
+            tuned(run, tmp_path, study=file)
+        assert file.read_bytes() == content
+
+
+def test_one_process_at_a_time(run: Path, tmp_path: Path) -> None:
+    class Second(Watcher):
+        def epoch(self, *_: Any) -> None:
+            with pytest.raises(RequestError, match="another process is working on it"):
+                tuned(run, tmp_path, study=tmp_path / "s")
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        tuned(run, tmp_path, study=tmp_path / "s", watcher=Second())
+
+
+def test_votes_are_counted(run: Path, tmp_path: Path) -> None:
+    done = tuned(run, tmp_path, objective="vote", trials=2, pruner="none")
+    assert done.up_bytes > 0
+    assert done.down_bytes > 2 * 3 * 1000  # two trials, three clients, a network each
+    assert done.winner.value != done.winner.held_out
+    assert done.summary["up_bytes"] == done.up_bytes
+
+
+def test_worker_processes_search_too(run: Path, tmp_path: Path) -> None:
+    done = tuned(run, tmp_path, workers=2, trials=4, sampler="random", objective="vote")
+    assert sum(done.trials.values()) == 4
+    assert done.up_bytes > 0
+    alone = tuned(run, tmp_path / "alone", trials=4, sampler="random", objective="vote",
+                  pruner="none")  # fmt: skip
+    # The same numbers draw the same settings, and who judges them changes no bit.
+    one = {n: (params, value) for n, s, value, params, _ in trials_of(alone.study)}
+    for number, state, value, params, _ in trials_of(done.study):
+        assert params == one[number][0]
+        if state == "COMPLETE":
+            assert value == one[number][1]
+
+
+def test_a_candidate_that_is_too_much_fails_alone(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Judge.judge
+
+    def weak(self: Judge, candidate: Candidate, go_on: GoOn) -> Verdict | None:
+        if candidate.model["name"] == "convnet":
+            raise RuntimeError("out of memory")
+        return usual(self, candidate, go_on)
+
+    monkeypatch.setattr(Judge, "judge", weak)
+    done = tuned(run, tmp_path, pruner="none")
+    assert done.trials["failed"] > 0
+    assert done.trials["complete"] > 0
+    assert done.winner.candidate.model["name"] == "mlp"
+    space = {**SPACE, "model": {"name": ["convnet"]}}
+    with pytest.raises(RunError, match="no trial ended well"):
+        tuned(run, tmp_path / "none", trials=1, space=space)
+
+
+def test_the_command(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.toml").write_text("[training]\nepochs = 2\n")
+    words = ["tune", str(run), "--trials", "2", "--search", "hyper", "--space", "space.toml"]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["model"]["width"] == 4  # the run's own network
+    assert answer["trials"]["complete"] == 2
+    assert Path("runs/tune-digits-001/winner.toml").exists()
+    assert "trial 1 (2/2)" in done.output
+    assert "fedstill run --config runs/tune-digits-001/winner.toml fedavg" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampler": "tpi"}, "no sampler 'tpi'; did you mean 'tpe'"),
+        ({"pruner": "medium"}, "no pruner 'medium'; did you mean 'median'"),
+        ({"search": "archtecture"}, "did you mean 'architecture'"),
+        ({"objective": "votes"}, "did you mean 'vote'"),
+        ({"trials": 0}, "--trials"),
+        ({"workers": 0}, "--workers"),
+        ({"holdout": 1.0}, "--holdout"),
+        ({"model": "nlp"}, "no model 'nlp'; did you mean 'mlp'"),
+        ({"search": "hyper", "model": "mlp", "space": {"training": {
+            "learning_rate": 1.0, "momentum": 0.0, "batch_size": 1, "epochs": 1,
+            "schedule": "step", "augment": "none"}}}, "nothing is left to search"),
+        ({"space": "nowhere.toml"}, "cannot be read"),
+        ({"space": {"training": {"momentum": [2.0, 3.0]}}}, r"training\.momentum"),
+        ({"space": {"training": {"epochs": "many"}}}, r"training\.epochs"),
+        ({"space": {"model": {"name": [3]}}}, r"model\.name: give names"),
+        ({"space": {"model": {"name": ["mlp", "mpl"]}}}, "no model 'mpl'"),
+        ({"space": {"convnet": {"depth": [1, 5]}}}, r"model\.depth: 5 blocks"),
+        ({"space": {"mlp": {"width": [-1]}, "model": {"name": "mlp"}}}, r"model\.width"),
+    ],
+)  # fmt: skip
+def test_wrong_requests_are_explained(
+    run: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        tuned(run, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sampler_that_needs_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["fedstill.tune.study"], "find_spec", lambda name: None)
+    with pytest.raises(RequestError, match="--sampler gp needs scipy"):
+        sampler_for("gp", 0, 0, parallel=False)
+
+
+def test_a_missing_extra_is_one_line(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(RequestError, match=r"needs optuna: pip install 'fedstill\[tune\]'"):
+        tuned(run, tmp_path)
+
+
+def test_a_cut_or_missing_set_is_refused(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    shutil.copy(run / "synthetic" / "round-0001.safetensors", path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RequestError, match="not a file of synthetic sets"):
+        tuned(path, tmp_path / "out")
+    with pytest.raises(RequestError, match="No such file"):
+        tuned(tmp_path / "none", tmp_path / "out")
