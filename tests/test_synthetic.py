@@ -71,7 +71,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("labels", torch.zeros(3, 2)),
         ("images", torch.full((3, 1, 2, 2), float("nan"))),
         ("images", torch.zeros(3, 4)),
-        ("client", torch.tensor([-1, 0, 0], dtype=torch.int32)),
+        ("client", torch.tensor([-2, 0, 0], dtype=torch.int32)),
         ("client", torch.tensor([[1, 0, 0]], dtype=torch.int32)),
     ],
 )
