@@ -235,15 +235,6 @@ class Evaluation:
     details: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What a round is worth on the test split; ``None`` where it was not measured."""
-
-    accuracy: float | None
-    loss: float | None
-    details: dict[str, float] = field(default_factory=dict)
-
-
 class Method(Protocol[S, D, C, U]):
     """A federated method. See the module's docstring for the order of calls."""
 

@@ -31,7 +31,7 @@ from fedstill.methods.feddm import LastSet
 from fedstill.methods.surrogate import Distilled
 from fedstill.steps.augment import Augment
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_of
-from fedstill.steps.condense import Condensation, Training, condense, fresh_network, train
+from fedstill.steps.condense import Condensation, Training, condense, fresh_weights, train
 from fedstill.steps.distil import PixelOptimiser, PixelSteps
 from fedstill.steps.gradient_matching import DC
 from fedstill.synthetic import SyntheticSet, set_specs, union
@@ -133,7 +133,7 @@ class LocalGM:
         sets = state.sets | {str(reply.client): reply.message.synthetic for reply in replies}
         together = union({int(client): own for client, own in sets.items()})
         how = self.training(self.server_epochs, self.server_learning_rate, self.server_momentum)
-        fresh = fresh_network(ctx.task, ctx.rng.at("network"))
+        fresh = fresh_weights(ctx.task, ctx.rng.at("network"))
         rng = ctx.rng.at("fit")
         return Condensed(
             train(ctx.task, fresh, together.images, together.labels, rng, how), sets

@@ -59,7 +59,7 @@ def condense(
     total, done = torch.zeros((), device=images.device), 0
     for network in range(plan.networks):
         rng = ctx.rng.at("network", network)
-        weights = fresh_network(ctx.task, rng.at("init"))
+        weights = fresh_weights(ctx.task, rng.at("init"))
         batches, changes = rng.at("batches").torch(), rng.at("augment").torch()
         for step in range(plan.matching_steps):
             images.grad, distance = class_wise_pixels(
@@ -106,7 +106,7 @@ def class_wise_pixels(
     return gradient, total
 
 
-def fresh_network(task: Task, rng: Rng) -> Params:
+def fresh_weights(task: Task, rng: Rng) -> Params:
     """Weights that have seen nothing, where the computation takes place."""
     return tree.to_device(task.model.init(rng.torch()), task.device)
 
