@@ -100,6 +100,7 @@ class Federation:
             clients=[reply.client for reply in replies],
             failed=failed,
             details=report(state, replies) if report else {},
+            uploads={} if self.pooled else {a.client: len(a.message) for a in answers},
         )
         self._commit(metrics, state, answers)
         return metrics

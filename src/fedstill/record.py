@@ -2,11 +2,14 @@
 
 config.toml         everything resolved
 partition.safetensors
+holdings.json       how many records of each class every client holds
+sessions.jsonl      a line each time the run was begun or resumed: command, versions, machine
 metrics.jsonl       a line a round
 summary.json        the run in one object
 model.safetensors   the model at the end
 synthetic/          the clients' synthetic sets, a file a round, where the method makes some
 checkpoint/         what --resume goes on from
+report.html         the run as a page
 errors.log          only if something failed: the tracebacks
 """
 
@@ -28,6 +31,7 @@ from fedstill.config import changed_keys
 from fedstill.data import Partition
 from fedstill.errors import RequestError, RunError
 from fedstill.files import append_line, write_atomically
+from fedstill.session import Session
 from fedstill.synthetic import About, SyntheticSet, save_sets
 from fedstill.tables import Table, read_toml
 from fedstill.types import Params
@@ -42,7 +46,7 @@ class RoundMetrics:
 
     ``accuracy`` and ``loss`` are of the test split, ``None`` in a round without evaluation.
     ``failed`` gives the reason for every sampled client whose reply is not in the model.
-    ``details`` are the method's own numbers.
+    ``details`` are the method's own numbers; ``uploads`` the bytes that each client sent.
     """
 
     round: int
@@ -55,6 +59,7 @@ class RoundMetrics:
     clients: list[int]
     failed: dict[int, str] = field(default_factory=dict)
     details: dict[str, float] = field(default_factory=dict)
+    uploads: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,18 @@ class Summary:
             seconds=sum(m.seconds for m in history),
             status=status,
         )
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """``holdings.json``: the records of each class at each client, for pictures of who holds what.
+
+    A simulation knows them; a server of real clients does not, and has no such file.
+    """
+
+    class_names: list[str]
+    counts: list[list[int]]  # [clients][classes]
+    test_records: int
 
 
 class RunFolder:
@@ -207,6 +224,11 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def describe(self, holdings: Holdings, session: Session) -> None:
+        """Keep who holds what, and what this session computes with."""
+        write_atomically(self.path / "holdings.json", msgspec.json.encode(holdings))
+        append_line(self.path / "sessions.jsonl", msgspec.json.encode(session))
 
     def add_metrics(self, metrics: RoundMetrics) -> None:
         """Append a round's line."""

@@ -8,10 +8,11 @@ import msgspec
 import typer
 from rich.console import Console
 
-from fedstill.cli.progress import ProgressConsole, in_bytes, in_percent, in_time, progress_for
+from fedstill.cli.progress import ProgressConsole, progress_for
 from fedstill.record import Summary
 from fedstill.run import run
 from fedstill.tables import parse_override
+from fedstill.words import in_bytes, in_percent, in_time
 
 
 def run_command(

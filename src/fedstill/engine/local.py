@@ -110,9 +110,7 @@ class WorkerProcesses:
             pending.put(work)
         answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
         self._threads = [
-            threading.Thread(
-                target=_serve, args=(process, pending, answers, progress), daemon=True
-            )
+            threading.Thread(target=_serve, args=(process, pending, answers, progress), daemon=True)
             for process in self._processes
         ]
         for thread in self._threads:
