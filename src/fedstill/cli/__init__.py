@@ -27,6 +27,7 @@ app = typer.Typer(
 app.command("run")(running.run_command)
 app.command("partition")(partitioning.partition_command)
 app.command("show")(showing.show_command)
+app.command("compare")(reporting.compare_command)
 app.command("report")(reporting.report_command)
 app.command("list")(listing.list_command)
 

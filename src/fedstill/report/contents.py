@@ -16,14 +16,15 @@ def contents(run: RunView, notes: list[str]) -> dict[str, Any]:
     """Everything that is drawn. What cannot be is added to ``notes``."""
     return {
         "title": run.title,
-        "rounds": [_round(metrics) for metrics in run.rounds],
+        "rounds": [round_contents(metrics) for metrics in run.rounds],
         "holdings": _holdings(run.holdings) if run.holdings else None,
         "clients": _clients(run),
         "synthetic": synthetic_pages(run.synthetic, notes),
     }
 
 
-def _round(metrics: RoundMetrics) -> dict[str, Any]:
+def round_contents(metrics: RoundMetrics) -> dict[str, Any]:
+    """A round's numbers."""
     asked = len(metrics.clients) + len(metrics.failed)
     return {
         "round": metrics.round,

@@ -13,7 +13,22 @@ from fedstill.report.sentences import NO_PRIVACY, command, epsilon_words, senten
 from fedstill.report.source import RunView
 from fedstill.words import duration, in_bytes, in_percent
 
-SCRIPTS = ("scales.js", "chart.js", "images.js", "report.js")
+SCRIPTS = ("scales.js", "chart.js", "link.js", "images.js", "report.js")
+
+_SLIDERS = "".join(
+    f'<label for="{name}"><span>{label}</span><output id="{name}-value" for="{name}"></output>'
+    f'<input type="range" id="{name}" min="{low}" max="{high}" step="any"></label>'
+    for name, label, low, high in (  # powers of ten: of Mbit/s, and of ms
+        ("up", "up, a client", -1.5, 3),
+        ("down", "down, a client", -1.5, 3),
+        ("latency", "latency", 0, 3.5),
+    )
+)
+LINK = (
+    f'<fieldset class="controls" id="link"><legend>The link</legend>{_SLIDERS}'
+    '<label class="check" for="computing"><input type="checkbox" id="computing" checked> '
+    "<span>count the computing time measured here</span></label></fieldset>"
+)
 
 
 def report_page(run: RunView, *, live: bool = False) -> str:
@@ -43,7 +58,7 @@ def report_body(run: RunView, *, live: bool = False) -> str:
         '<a class="skip" href="#learning">Skip to the figures</a>'
         f'<header class="top"><p class="brand">fedstill <span>report</span>{alive}</p>'
         f"<h1>{text(run.title)} {_pill(run)}</h1>"
-        f'<p class="lead">{text(sentence(run))}</p>{_notes(notes)}{_tiles(run)}</header>'
+        f'<p class="lead">{text(sentence(run))}</p>{notes_list(notes)}{_tiles(run)}</header>'
         f"<main>{''.join(sections)}</main>"
         f"<footer><p>{text(run.path.resolve().name)} · fedstill {text(_version(run))}</p></footer>"
         f"{data_script('data', data)}"
@@ -54,7 +69,8 @@ def _pill(run: RunView) -> str:
     return f'<span class="pill {text(run.status)}">{text(run.status)}</span>'
 
 
-def _notes(notes: list[str]) -> str:
+def notes_list(notes: list[str]) -> str:
+    """What the reader should know before reading on."""
     if not notes:
         return ""
     items = "".join(f"<li>{text(note)}</li>" for note in notes)
@@ -95,14 +111,15 @@ def _best_round(run: RunView) -> str:
     return f"in round {best.round}" if best else "not measured"
 
 
-def _section(name: str, title: str, lead: str, body: str) -> str:
+def section(name: str, title: str, lead: str, body: str) -> str:
+    """A card of the page."""
     return (
         f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>'
         f'<p class="about">{lead}</p>{body}</section>'
     )
 
 
-def _figure(name: str, title: str, tall: str = "") -> str:
+def figure(name: str, title: str, tall: str = "") -> str:
     """A place for a drawing. Its height is fixed by the style sheet, so nothing moves later."""
     return (
         f'<figure><figcaption>{title}</figcaption><div class="plot {tall}" id="{name}"></div>'
@@ -111,43 +128,29 @@ def _figure(name: str, title: str, tall: str = "") -> str:
 
 
 def _learning() -> str:
-    figures = _figure("accuracy", "Accuracy by round") + _figure("loss", "Loss by round")
+    figures = figure("accuracy", "Accuracy by round") + figure("loss", "Loss by round")
     lead = (
         "How well the server's model did on the official test split. Move over a figure, or focus "
         "it and use the arrow keys, to read values."
     )
-    return _section("learning", "Learning", lead, f'<div class="pair">{figures}</div>')
+    return section("learning", "Learning", lead, f'<div class="pair">{figures}</div>')
 
 
 def _cost() -> str:
-    sliders = "".join(
-        f'<label for="{name}"><span>{label}</span><output id="{name}-value" for="{name}"></output>'
-        f'<input type="range" id="{name}" min="{low}" max="{high}" step="any"></label>'
-        for name, label, low, high in (
-            ("up", "up, a client", -1.5, 3),
-            ("down", "down, a client", -1.5, 3),
-            ("latency", "latency", 0, 3.5),
-        )
-    )
-    link = (
-        f'<fieldset class="controls" id="link"><legend>The link</legend>{sliders}'
-        '<label class="check" for="computing"><input type="checkbox" id="computing" checked> '
-        "<span>count the computing time measured here</span></label></fieldset>"
-    )
-    figures = _figure("by-bytes", "Accuracy by bytes uploaded") + _figure(
+    figures = figure("by-bytes", "Accuracy by bytes uploaded") + figure(
         "by-minutes", "Accuracy by simulated minutes"
     )
     lead = (
         "Bytes are counted on the wire, not estimated. The minutes are those of a network whose "
         "speed you set: all clients send at once, and a round waits for the largest message."
     )
-    return _section("cost", "Cost", lead, f'<div class="pair">{figures}</div>{link}')
+    return section("cost", "Cost", lead, f'<div class="pair">{figures}</div>{LINK}')
 
 
 def _holdings() -> str:
     lead = "Records of each class at each client: the deeper the colour, the more."
     body = '<figure><div class="matrix" id="matrix"></div></figure>'
-    return _section("holdings", "Who held what", lead, body)
+    return section("holdings", "Who held what", lead, body)
 
 
 def _images() -> str:
@@ -172,12 +175,12 @@ def _images() -> str:
         'between the marks 0 and 1.</p><figure><div class="bars" id="bars"></div></figure>'
     )
     lead = "What the clients sent, by class, client and round."
-    return _section("synthetic", "Synthetic images", lead, body)
+    return section("synthetic", "Synthetic images", lead, body)
 
 
 def _details() -> str:
     lead = "Numbers that the method itself reports, round by round."
-    return _section(
+    return section(
         "details", "Inside the method", lead, '<div class="pair" id="details-figures"></div>'
     )
 
@@ -185,7 +188,7 @@ def _details() -> str:
 def _clients(run: RunView) -> str:
     lead = "What each client gave, and the replies that did not reach the model."
     refused = [(m.round, client, reason) for m in run.rounds for client, reason in m.failed.items()]
-    body = _figure("contributions", "Uploaded by each client")
+    body = figure("contributions", "Uploaded by each client")
     if refused:
         shown = refused[:200]
         more = f"<p>and {len(refused) - 200} more</p>" if len(refused) > 200 else ""
@@ -193,16 +196,16 @@ def _clients(run: RunView) -> str:
         body += table(("round", "client", "reason"), shown, numbers=9) + more
     else:
         body += '<p class="good">No reply was refused and no client failed.</p>'
-    return _section("clients", "Clients", lead, body)
+    return section("clients", "Clients", lead, body)
 
 
 def _privacy(run: RunView) -> str:
     epsilon = run.summary.get("epsilon")
     if epsilon is None:
-        return _section("privacy", "Privacy", text(NO_PRIVACY), "")
+        return section("privacy", "Privacy", text(NO_PRIVACY), "")
     words = epsilon_words(epsilon, run.summary.get("delta"))
-    figure = _figure("epsilon", "Budget spent (epsilon) by round")
-    return _section("privacy", "Privacy", text(words), figure)
+    spent = figure("epsilon", "Budget spent (epsilon) by round")
+    return section("privacy", "Privacy", text(words), spent)
 
 
 def _rounds(run: RunView) -> str:
@@ -223,7 +226,7 @@ def _rounds(run: RunView) -> str:
         for m in run.rounds
     ]
     body = f"<details><summary>{len(rows)} rounds as a table</summary>{table(head, rows)}</details>"
-    return _section("rounds", "The numbers", "Everything above, as text.", body)
+    return section("rounds", "The numbers", "Everything above, as text.", body)
 
 
 def _again(run: RunView) -> str:
@@ -234,7 +237,7 @@ def _again(run: RunView) -> str:
         "<details><summary>config.toml</summary><p>Save it and run "
         f"<code>fedstill run --config config.toml</code>.</p>{_code('config', config)}</details>"
     )
-    return _section("again", "Run it again", lead, body)
+    return section("again", "Run it again", lead, body)
 
 
 def _code(name: str, words: str) -> str:
@@ -260,7 +263,7 @@ def _machine(run: RunView) -> str:
         blocks.append(f"<p>Begun and resumed: {text(starts)}.</p>")
     if not run.sessions:
         blocks.append("<p>The folder does not say what the run was computed with.</p>")
-    return _section("machine", "Versions and machine", lead, "".join(blocks) + _facts(sums))
+    return section("machine", "Versions and machine", lead, "".join(blocks) + _facts(sums))
 
 
 def _facts(facts: dict[str, str]) -> str:

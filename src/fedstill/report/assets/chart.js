@@ -61,7 +61,7 @@ function axes(spec, width, height) {
   const widest = Math.max(...yTicks.map((t) => yFormat(t).length), 1);
   const box = { left: 14 + 7 * widest, right: width - 14, top: 12, bottom: height - 40 };
   const share = log ? (v) => Math.log(v / x0) / Math.log(x1 / x0) : (v) => (v - x0) / (x1 - x0);
-  const inset = spec.x.zero || log ? 0 : 8;
+  const inset = spec.x.zero && !log ? 0 : 10;
   const wide = box.right - box.left - 2 * inset;
   return {
     box, yTicks, log, yFormat,

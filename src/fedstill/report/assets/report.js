@@ -2,8 +2,7 @@
 // The report's figures and controls. What the reader chose lives in `state`, which outlasts the
 // page's contents: a live page puts new contents in and draws again.
 
-const state = { up: 1, down: 1.7, latency: 1.7, computing: true, imageRound: -1, client: "all", tone: "clipped" };
-const byId = (id) => document.getElementById(id);
+const state = { imageRound: -1, client: "all", tone: "clipped" };
 let player = null;
 
 function curveOf(rounds, x, y) {
@@ -18,8 +17,6 @@ function told(points, what, format, how) {
 }
 const higher = (a, b) => a >= b, lower = (a, b) => a <= b;
 const single = (points, colour = 0) => [{ name: "", colour, points }];
-const byRound = { label: "round", format: formats.whole, whole: true };
-const share = { format: formats.percent, exact: formats.exactPercent, low: 0, high: 1 };
 
 function drawLearning(data) {
   const accuracy = curveOf(data.rounds, (r) => r.round, "accuracy");
@@ -30,14 +27,6 @@ function drawLearning(data) {
     describe: told(loss, "Loss by round", formats.number, lower), empty: "no round was evaluated yet" });
 }
 
-function totals(rounds, of) {
-  let sum = 0;
-  const at = new Map(rounds.map((r) => [r.round, (sum += of(r))]));
-  const found = (r) => at.get(r.round);
-  found.note = true;
-  return found;
-}
-
 function drawBytes(data) {
   const points = curveOf(data.rounds, totals(data.rounds, (r) => r.up), "accuracy");
   const none = points.length && points[points.length - 1].x === 0;
@@ -46,17 +35,10 @@ function drawBytes(data) {
     describe: told(points, "Accuracy by uploaded bytes", formats.exactPercent, higher) });
 }
 
-// A round: latency twice, the message down, the computing, and the largest message up.
 function drawMinutes(data) {
-  const up = 10 ** state.up * 1e6, down = 10 ** state.down * 1e6, latency = state.latency < 0.01 ? 0 : 10 ** state.latency / 1000;
-  const minutes = (r) => (2 * latency + (8 * r.each_down) / down + (8 * r.slowest_up) / up + (state.computing ? r.seconds : 0)) / 60;
-  const points = curveOf(data.rounds, totals(data.rounds, minutes), "accuracy");
+  const points = curveOf(data.rounds, totals(data.rounds, minutesOf(link)), "accuracy");
   chart(byId("by-minutes"), { x: { label: "time", format: formats.minutes, zero: true }, y: share, series: single(points, 2),
     empty: "no round was evaluated yet", describe: told(points, "Accuracy by simulated minutes", formats.exactPercent, higher) });
-  const rate = (v) => (v < 0 ? `${Number((10 ** v * 1000).toPrecision(2))} kbit/s` : v >= 3 ? "1 Gbit/s" : `${Number((10 ** v).toPrecision(2))} Mbit/s`);
-  byId("up-value").textContent = rate(state.up);
-  byId("down-value").textContent = rate(state.down);
-  byId("latency-value").textContent = `${Math.round(latency * 1000)} ms`;
 }
 
 function drawMatrix(host, held) {
@@ -143,16 +125,6 @@ function drawEpsilon(data) {
     describe: told(points, "Epsilon by round", formats.number, lower) });
 }
 
-function linkControls(data) {
-  for (const name of ["up", "down", "latency"]) {
-    const input = byId(name);
-    input.value = state[name];
-    input.addEventListener("input", () => { state[name] = Number(input.value); drawMinutes(data); });
-  }
-  byId("computing").checked = state.computing;
-  byId("computing").addEventListener("change", (event) => { state.computing = event.target.checked; drawMinutes(data); });
-}
-
 function imageControls(data) {
   const found = data.synthetic, slider = byId("image-round"), picker = byId("image-client"), tone = byId("tone"), play = byId("play");
   const last = found.rounds.length - 1;
@@ -217,8 +189,7 @@ function boot() {
   const data = JSON.parse(byId("data").textContent);
   drawLearning(data);
   drawBytes(data);
-  drawMinutes(data);
-  linkControls(data);
+  linkControls(() => drawMinutes(data));
   if (data.holdings && data.holdings.counts.length) drawMatrix(byId("matrix"), data.holdings);
   if (data.synthetic) imageControls(data);
   if (byId("details-figures")) drawDetails(byId("details-figures"), data);
