@@ -11,7 +11,7 @@ import click
 import typer
 from rich.console import Console
 
-from fedstill.cli import listing, partitioning, reporting, running, showing
+from fedstill.cli import listing, partitioning, reporting, reproducing, running, showing
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.errors import FedstillError
 from fedstill.version import VERSION
@@ -25,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(running.run_command)
+app.command("reproduce")(reproducing.reproduce_command)
 app.command("partition")(partitioning.partition_command)
 app.command("show")(showing.show_command)
 app.command("compare")(reporting.compare_command)

@@ -78,13 +78,13 @@ def as_csv(comparison: Comparison) -> str:
     return file.getvalue()
 
 
-def as_markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; its first column is text, the others are numbers."""
+def as_markdown(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """A Markdown table; its first ``texts`` columns are text, the others are numbers."""
 
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(_plain_markdown(cell) for cell in cells) + " |"
 
-    rule = "|---|" + "---:|" * (len(head) - 1)
+    rule = "|" + "---|" * texts + "---:|" * (len(head) - texts)
     return "\n".join([line(head), rule, *(line(row) for row in rows)]) + "\n"
 
 
