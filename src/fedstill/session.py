@@ -41,10 +41,10 @@ def this_session(device: str) -> Session:
 
 
 def _command() -> str:
-    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
-    if program in ("fedstill", "__main__.py"):
+    program = Path(sys.argv[0]) if sys.argv and sys.argv[0] else Path("python")
+    if "fedstill" in (program.name, program.parent.name):  # the command, or python -m fedstill
         return shlex.join(["fedstill", *sys.argv[1:]])
-    return f"fedstill.run(...) in {program}" if program else "fedstill.run(...)"
+    return f"fedstill.run(...) in {program.name}"
 
 
 def _versions() -> dict[str, str]:

@@ -50,6 +50,11 @@ def test_cost_to_a_target(folders: list[Path]) -> None:
     assert (point.round, point.up_bytes) == (2, 2000)
     assert found.entries[1].reached(0.99) is None
     assert shown(compare(folders, 0.85))[0][-2:] == ["rounds to 85%", "up to 85%"]
+    ends = {5: 0.6, 6: 0.7}  # whose mean comes out as a little less than 0.65
+    seeds = [written_run(folders[0].parent / str(n), accuracy=[v], seed=n) for n, v in ends.items()]
+    third = compare(seeds)
+    assert third.target == 0.65
+    assert third.entries[0].reached(0.65)
     with pytest.raises(RequestError, match="--target 70"):
         compare(folders, 70)
 

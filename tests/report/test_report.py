@@ -160,7 +160,7 @@ def test_failed_clients_and_privacy_are_told(tmp_path: Path) -> None:
     )
     page = report_page(open_run(folder))
     assert "refused: &#x27;images&#x27; &lt;too large&gt;" in page
-    assert "Refused and failed: 3" in page
+    assert "Refused, failed or doubted: 3" in page
     assert "by a factor of at most 7.4" in page
     assert "no privacy mechanism" not in page
 

@@ -12,6 +12,7 @@ from fedstill.cli.progress import ProgressConsole, progress_for
 from fedstill.record import Summary
 from fedstill.run import run
 from fedstill.tables import parse_override
+from fedstill.tracking import Observers, tracker
 from fedstill.words import in_bytes, in_percent, in_time
 
 
@@ -73,6 +74,10 @@ def run_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. method.local_epochs=5."),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also send metrics to tensorboard or mlflow."),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as the last line of output.")
     ] = False,
@@ -84,6 +89,7 @@ def run_command(
     Ctrl-C leaves a run that --resume goes on with.
     """
     watcher = progress_for(ProgressConsole(stderr=True))
+    trackers = [tracker(name) for name in track or ()]
     try:
         result = run(
             method,
@@ -102,7 +108,7 @@ def run_command(
             resume=resume,
             config=config,
             set=dict(parse_override(text) for text in set_ or ()),
-            observer=watcher,
+            observer=Observers([watcher, *trackers]),
         )
     finally:
         watcher.stop()
@@ -119,3 +125,4 @@ def _print_outcome(folder: Path, summary: Summary) -> None:
         f"{in_time(summary.seconds)}"
     )
     console.print(f"run folder: {folder}", markup=False)
+    console.print(f"report: {folder / 'report.html'}", markup=False)

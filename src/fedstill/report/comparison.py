@@ -17,6 +17,7 @@ from fedstill.errors import RequestError
 from fedstill.report.source import RunView, open_run
 
 _ASIDE = ("seed", "engine.threads", "engine.server_threads", "device")
+_ROUNDING = 1e-9  # a mean of 0.65 may come out as a little less
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Entry:
 
     def reached(self, target: float) -> Point | None:
         """The first round whose mean accuracy is at least the target."""
-        return next((p for p in self.points if p.accuracy >= target), None)
+        return next((p for p in self.points if p.accuracy >= target - _ROUNDING), None)
 
 
 @dataclass(frozen=True)
@@ -189,4 +190,4 @@ def _usual_target(entries: Sequence[Entry]) -> float | None:
     """The best accuracy that every entry reached, rounded down to a whole percent."""
     bests = [max((p.accuracy for p in e.points), default=None) for e in entries]
     known = [best for best in bests if best is not None]
-    return math.floor(min(known) * 100 + 1e-9) / 100 if known else None
+    return math.floor((min(known) + _ROUNDING) * 100) / 100 if known else None

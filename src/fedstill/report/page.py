@@ -188,11 +188,17 @@ def _details() -> str:
 def _clients(run: RunView) -> str:
     lead = "What each client gave, and the replies that did not reach the model."
     refused = [(m.round, client, reason) for m in run.rounds for client, reason in m.failed.items()]
+    refused += [  # a defence, in versions that have one, may trust a reply less than others
+        (m.round, client, f"trusted {verdict.trust:.0%}: {verdict.reason}")
+        for m in run.rounds
+        for client, verdict in getattr(m, "defence", {}).items()
+        if verdict.trust < 1
+    ]
     body = figure("contributions", "Uploaded by each client")
     if refused:
         shown = refused[:200]
         more = f"<p>and {len(refused) - 200} more</p>" if len(refused) > 200 else ""
-        body += f"<h3>Refused and failed: {len(refused)}</h3>"
+        body += f"<h3>Refused, failed or doubted: {len(refused)}</h3>"
         body += table(("round", "client", "reason"), shown, numbers=9) + more
     else:
         body += '<p class="good">No reply was refused and no client failed.</p>'
@@ -204,6 +210,8 @@ def _privacy(run: RunView) -> str:
     if epsilon is None:
         return section("privacy", "Privacy", text(NO_PRIVACY), "")
     words = epsilon_words(epsilon, run.summary.get("delta"))
+    if run.summary.get("privacy"):  # what exactly is promised, in the run's own words
+        words = f"{words} {run.summary['privacy']}"
     spent = figure("epsilon", "Budget spent (epsilon) by round")
     return section("privacy", "Privacy", text(words), spent)
 

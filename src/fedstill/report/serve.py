@@ -6,6 +6,7 @@ run can stop, restart or be resumed meanwhile; what cannot be read for a moment 
 """
 
 import hashlib
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,6 +34,11 @@ class LiveServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         return f"http://{HOST}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader who goes away in the middle of an answer is nobody's error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 def open_server(run_folder: Path, port: int | None) -> LiveServer:

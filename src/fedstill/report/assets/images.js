@@ -2,6 +2,9 @@
 // The synthetic images on one canvas, and the spread of their pixel values.
 // A tile is stored stretched to 0..255 with its own range, so both tones come from the same bytes.
 
+const SERVER = -1; // whose images those are that the server distilled
+const who = (client) => (Number(client) === SERVER ? "server" : `client ${client}`);
+
 function decoder(data) {
   const cache = new Map();
   return (index) => {
@@ -112,7 +115,7 @@ async function paintImages(canvas, data, sheetOf, state) {
     context.textAlign = "center";
     const every = Math.ceil(22 / (side + 3));
     layout.clients.forEach((c, i) => {
-      if (i % every === 0) context.fillText(String(c), head + i * (side + 3) + side / 2, 9);
+      if (i % every === 0) context.fillText(c === SERVER ? "server" : String(c), head + i * (side + 3) + side / 2, 9);
     });
   }
   context.fillStyle = empty;
@@ -136,13 +139,15 @@ function imagesText(data, state) {
   const round = data.rounds[state.imageRound];
   const some = data.rounds.length < data.all_rounds ? ` ${data.rounds.length} of ${data.all_rounds} rounds are kept in this page.` : "";
   if (state.client === "all") {
-    return `Round ${round.round}: one image of every class (down) from every client (across); `
-      + `${round.sent} images were sent by ${round.clients} clients.${some}`;
+    const from = round.client.every((c) => c === SERVER) ? "the server has distilled"
+      : `were sent by ${round.clients} ${round.clients === 1 ? "client" : "clients"}`;
+    return `Round ${round.round}: one image of every class (down) from everyone (across); `
+      + `${round.sent} images ${from}.${some}`;
   }
   const own = round.client.filter((c) => c === Number(state.client)).length;
   const most = data.images === 1 ? "the first image" : `up to ${data.images} images`;
-  return own ? `Round ${round.round}, client ${state.client}: ${most} of every class it holds.${some}`
-    : `Round ${round.round}: client ${state.client} sent nothing.${some}`;
+  return own ? `Round ${round.round}, ${who(state.client)}: ${most} of every class it has.${some}`
+    : `Round ${round.round}: nothing from ${who(state.client)}.${some}`;
 }
 
 // Small multiples: a panel a client.
@@ -164,7 +169,7 @@ function paintBars(host, data, state) {
     const mean = shares.reduce((sum, s, i) => sum + s * (data.low + ((i + 0.5) / shares.length) * (data.high - data.low)), 0)
       / Math.max(1, shares.reduce((a, b) => a + b, 0));
     const panel = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
-      "aria-label": shares.length ? `Client ${c}, round ${now.round}: mean pixel value ${mean.toFixed(2)}` : `Client ${c} sent nothing in round ${now.round}` });
+      "aria-label": shares.length ? `${who(c)}, round ${now.round}: mean pixel value ${mean.toFixed(2)}` : `Nothing from ${who(c)} in round ${now.round}` });
     shares.forEach((s, i) => panel.append(svg("rect", { class: "bar", x: i * step, width: Math.max(0.5, step - 0.6),
       y: y(s), height: Math.max(0, bottom - y(s)) })));
     const before = first.bars[c];
@@ -177,7 +182,7 @@ function paintBars(host, data, state) {
         svg("text", { x: clamp(at(v), 4, width - 4), y: height - 3, "text-anchor": "middle" }, String(v)));
     }
     panel.append(svg("line", { class: "base", x1: 0, x2: width, y1: bottom, y2: bottom }),
-      svg("text", { class: "who", x: 0, y: 11 }, `client ${c}`));
+      svg("text", { class: "who", x: 0, y: 11 }, who(c)));
     return panel;
   }));
 }

@@ -45,11 +45,11 @@ function drawMatrix(host, held) {
   drawn(host, () => {
     const rows = held.counts, names = held.class_names;
     const longest = Math.max(...names.map((n) => n.length));
-    const upright = longest > 4 && names.length > 5;
-    const top = upright ? Math.min(110, 14 + 6.2 * longest) : 22;
     const left = 58, right = 96;
     const width = Math.max(host.clientWidth, 300);
     const cell = Math.max(3, (width - left - right) / names.length);
+    const upright = 7 * Math.min(16, longest) > cell;
+    const top = upright ? Math.min(110, 14 + 6.6 * longest) : 22;
     const tall = clamp(Math.floor(520 / rows.length), 2, 28);
     const height = top + rows.length * tall + 4;
     const most = Math.max(...rows.flat(), 1e-9);
@@ -59,7 +59,7 @@ function drawMatrix(host, held) {
     const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
       "aria-label": `${held.clients} clients and ${names.length} classes; `
         + rows.slice(0, 12).map((row, i) => `client ${i * held.bunch} holds ${Math.round(sums[i])} records of ${row.filter((v) => v > 0).length} classes`).join("; ") });
-    const everyName = upright ? Math.ceil(13 / cell) : Math.ceil(Math.max(8, 7 * longest) / cell);
+    const everyName = upright ? Math.ceil(13 / cell) : 1;
     names.forEach((name, j) => {
       if (j % everyName) return;
       const x = left + (j + 0.5) * cell;
@@ -134,7 +134,7 @@ function imageControls(data) {
   slider.value = state.imageRound;
   const { clients } = layoutOf(found, "all");
   if (state.client !== "all" && !clients.includes(Number(state.client))) state.client = "all";
-  picker.append(make("option", { value: "all" }, "all, one image each"), ...clients.map((c) => make("option", { value: c }, `client ${c}`)));
+  picker.append(make("option", { value: "all" }, "all, one image each"), ...clients.map((c) => make("option", { value: c }, who(c))));
   picker.value = state.client;
   tone.value = state.tone;
   const show = () => {
