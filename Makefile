@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check format golden bench clean
+.PHONY: help demo test slow browser check format golden bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -14,10 +14,15 @@ demo: $(READY) ## a federated run on the built-in data, about a minute
 	$(BIN)/fedstill run feddm
 
 test: $(READY) ## the fast tests, with coverage
-	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 -m "not slow and not browser" --cov --cov-report=term
 
 slow: $(READY) ## the slow tests: killed processes, real command lines
 	$(BIN)/python -m pytest -m slow
+
+browser: $(READY) ## the pages in headless Chromium; screenshots go to build/screenshots
+	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
+	$(BIN)/python -c "import playwright"
+	$(BIN)/python -m pytest -m browser tests/browser
 
 check: $(READY) ## style and types
 	$(BIN)/ruff check .
@@ -42,5 +47,5 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,browser]"
 	touch $(READY)

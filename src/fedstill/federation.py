@@ -96,6 +96,7 @@ class Federation:
             defence=verdicts,
             delta=plan.delta if plan else None,
             accountant=plan.accountant if plan else None,
+            uploads={} if self.pooled else {a.client: len(a.message) for a in answers},
         )
         self._commit(metrics, state, answers)
         return metrics

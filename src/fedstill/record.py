@@ -2,12 +2,15 @@
 
 config.toml         everything resolved
 partition.safetensors
+holdings.json       how many records of each class every client holds
+sessions.jsonl      a line each time the run was begun or resumed: command, versions, machine
 metrics.jsonl       a line a round
 summary.json        the run in one object
 model.safetensors   the model at the end
 synthetic/          the clients' synthetic sets, a file a round, where the method makes some
 checkpoint/         what --resume goes on from
 ledger/             with privacy on: every access to each client's records
+report.html         the run as a page
 errors.log          only if something failed: the tracebacks
 """
 
@@ -30,6 +33,7 @@ from fedstill.data import Partition
 from fedstill.defence import Verdict
 from fedstill.errors import RequestError, RunError
 from fedstill.files import append_line, write_atomically
+from fedstill.session import Session
 from fedstill.synthetic import About, SyntheticSet, save_sets
 from fedstill.tables import Table, read_toml
 from fedstill.types import Params
@@ -47,7 +51,7 @@ class RoundMetrics:
     ``details`` are the method's own numbers, and ``accuracy/DOMAIN`` where the test records have
     domains. ``defence`` has a verdict on every client's set where there is one; a client that it
     dropped is neither among ``clients`` nor among the failed. ``epsilon`` is the worst client's, of
-    everything taken from its records so far.
+    everything taken from its records so far. ``uploads`` are the bytes that each client sent.
     """
 
     round: int
@@ -63,6 +67,7 @@ class RoundMetrics:
     defence: dict[int, Verdict] = field(default_factory=dict)
     delta: float | None = None  # of epsilon
     accountant: str | None = None
+    uploads: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,18 @@ class Summary:
             epsilon=history[-1].epsilon if history else None,
             status=status,
         )
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """``holdings.json``: the records of each class at each client, for pictures of who holds what.
+
+    A simulation knows them; a server of real clients does not, and has no such file.
+    """
+
+    class_names: list[str]
+    counts: list[list[int]]  # [clients][classes]
+    test_records: int
 
 
 class RunFolder:
@@ -220,6 +237,11 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def describe(self, holdings: Holdings, session: Session) -> None:
+        """Keep who holds what, and what this session computes with."""
+        write_atomically(self.path / "holdings.json", msgspec.json.encode(holdings))
+        append_line(self.path / "sessions.jsonl", msgspec.json.encode(session))
 
     def add_metrics(self, metrics: RoundMetrics) -> None:
         """Append a round's line."""

@@ -21,7 +21,9 @@ from fedstill.federation import Federation
 from fedstill.models import Model
 from fedstill.observer import Observer
 from fedstill.privacy.preparing import in_words, prepared
-from fedstill.record import RoundMetrics, RunFolder, Summary
+from fedstill.record import Holdings, RoundMetrics, RunFolder, Summary
+from fedstill.report import write_report
+from fedstill.session import this_session
 from fedstill.setup import Setup, prepare, refuse_too_few_replies
 from fedstill.tables import Table, as_table, merged, nested, read_toml
 from fedstill.types import Params
@@ -226,6 +228,12 @@ def _first_summary(setup: Setup) -> Summary:
     )
 
 
+def _holdings(setup: Setup) -> Holdings:
+    data = setup.dataset
+    counts = setup.partition.counts(data.train.labels, data.classes)
+    return Holdings(list(data.class_names), counts.tolist(), len(data.test))
+
+
 def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer) -> Result:
     federation = Federation(setup, folder, observer)
 
@@ -237,6 +245,7 @@ def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer)
         return summary
 
     with _explained(folder, conclude):
+        folder.describe(_holdings(setup), this_session(setup.experiment.device))
         federation.begin()
         rounds, status = setup.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
@@ -253,8 +262,17 @@ def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer)
         params = setup.method.params(federation.state)
         folder.write_model(params, {"method": first.method, "model": setup.experiment.model})
         summary = conclude(status)
+    _leave_report(folder.path, observer)
     observer.finished(folder.path, summary)
     return Result(folder.path, summary, federation.history, setup.task.model, params)
+
+
+def _leave_report(folder: Path, observer: Observer) -> None:
+    """The page about the run. It is not the result: what goes wrong with it is only told."""
+    try:
+        write_report(folder)
+    except Exception as error:
+        observer.note(f"report.html was not written: {error}; try: fedstill report {folder}")
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedstill.cli import app
-from fedstill.cli.progress import LiveProgress, PlainProgress, in_bytes, in_percent, in_time
+from fedstill.cli.progress import LiveProgress, PlainProgress
 from fedstill.errors import RequestError
 from fedstill.record import RoundMetrics, Summary
+from fedstill.words import in_bytes, in_percent, in_time
 
 RUNNER = CliRunner()
 

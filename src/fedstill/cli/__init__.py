@@ -17,6 +17,8 @@ from fedstill.cli import (
     listing,
     partitioning,
     planning,
+    reporting,
+    reproducing,
     running,
     showing,
     tuning,
@@ -34,12 +36,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(running.run_command)
+app.command("reproduce")(reproducing.reproduce_command)
 app.command("partition")(partitioning.partition_command)
 app.command("privacy")(planning.privacy_command)
 app.command("show")(showing.show_command)
 app.command("tune")(tuning.tune_command)
 app.command("evaluate")(evaluating.evaluate_command)
 app.command("export")(exporting.export_command)
+app.command("compare")(reporting.compare_command)
+app.command("report")(reporting.report_command)
 app.command("list")(listing.list_command)
 
 

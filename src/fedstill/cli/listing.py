@@ -11,6 +11,7 @@ from fedstill.data import SOURCES
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import METHODS, describe_method
 from fedstill.models import MODELS
+from fedstill.reproduce.recipe import load_recipe, recipe_names
 
 
 def _about(cls: type[Any]) -> str:
@@ -23,17 +24,19 @@ def _kinds() -> dict[str, dict[str, str]]:
         "methods": {name: _about(cls) for name, cls in METHODS.items()},
         "data": {name: source.description for name, source in SOURCES.items()},
         "models": {name: entry.description for name, entry in MODELS.items()},
+        "recipes": {name: load_recipe(name).contents.title for name in recipe_names()},
     }
 
 
 def list_command(
     kind: Annotated[
-        str | None, typer.Argument(help="methods, data or models.", show_default="all of them")
+        str | None,
+        typer.Argument(help="methods, data, models or recipes.", show_default="all of them"),
     ] = None,
 ) -> None:
-    """List the methods, data sets and models, each with one line.
+    """List the methods, data sets, models and recipes, each with one line.
 
-    KIND is methods, data or models; without it, all of them.
+    KIND is methods, data, models or recipes; without it, all of them.
     """
     kinds = _kinds()
     if kind is not None and kind not in kinds:

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from fedstill.observer import Observer
 from fedstill.record import RoundMetrics, Summary
+from fedstill.words import in_bytes, in_percent, in_time
 
 
 class ProgressConsole(Console):
@@ -15,27 +16,6 @@ class ProgressConsole(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-
-
-def in_bytes(number: float) -> str:
-    """1234567 -> '1.2 MB'."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
-
-
-def in_time(seconds: float) -> str:
-    """75 -> '1:15'."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def in_percent(share: float | None) -> str:
-    """0.9312 -> '93.12%'."""
-    return "-" if share is None else f"{share:.2%}"
 
 
 def title(summary: Summary) -> str:

@@ -8,10 +8,12 @@ import msgspec
 import typer
 from rich.console import Console
 
-from fedstill.cli.progress import ProgressConsole, in_bytes, in_percent, in_time, progress_for
+from fedstill.cli.progress import ProgressConsole, progress_for
 from fedstill.record import RoundMetrics, Summary
 from fedstill.run import run
 from fedstill.tables import parse_override
+from fedstill.tracking import Observers, tracker
+from fedstill.words import in_bytes, in_percent, in_time
 
 
 def run_command(
@@ -79,6 +81,10 @@ def run_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. method.local_epochs=5."),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also send metrics to tensorboard or mlflow."),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as the last line of output.")
     ] = False,
@@ -90,6 +96,7 @@ def run_command(
     Ctrl-C leaves a run that --resume goes on with.
     """
     watcher = progress_for(ProgressConsole(stderr=True))
+    trackers = [tracker(name) for name in track or ()]
     try:
         result = run(
             method,
@@ -110,7 +117,7 @@ def run_command(
             resume=resume,
             config=config,
             set=dict(parse_override(text) for text in set_ or ()),
-            observer=watcher,
+            observer=Observers([watcher, *trackers]),
         )
     finally:
         watcher.stop()
@@ -146,3 +153,4 @@ def _print_outcome(folder: Path, summary: Summary) -> None:
     if summary.status == "budget spent":
         console.print("the privacy budget is spent: this is the model so far", markup=False)
     console.print(f"run folder: {folder}", markup=False)
+    console.print(f"report: {folder / 'report.html'}", markup=False)

@@ -1,0 +1,112 @@
+"""What a page says in words."""
+
+import shlex
+from typing import Any
+
+from fedstill.config import resolve
+from fedstill.errors import FedstillError
+from fedstill.report.source import RunView
+from fedstill.tables import Table, flat
+from fedstill.words import duration, in_bytes, in_percent
+
+_WORDS = {
+    "data.name": "--data",
+    "data.dir": "--data-dir",
+    "model.name": "--model",
+    "clients": "--clients",
+    "partition": "--partition",
+    "participation": "--participation",
+    "rounds": "--rounds",
+    "device": "--device",
+    "seed": "--seed",
+}
+_ASIDE = ("method.name", "engine.workers")  # given otherwise, or of no weight for the result
+_PARTITIONS = {
+    "iid": "records dealt out evenly",
+    "dirichlet": "classes dealt out unevenly, Dirichlet {}",
+    "classes": "{} classes each",
+    "quantity": "amounts dealt out unevenly, Dirichlet {}",
+    "natural": "records with their natural owners",
+}
+
+
+def sentence(run: RunView) -> str:
+    """The run in one sentence."""
+    known = run.summary
+    who = f"{known['clients']} clients" if known.get("clients") else "The clients"
+    if known.get("clients") == 1:
+        who = "One client"
+    who += f" ({_partition(known['partition'])})" if known.get("partition") else ""
+    network = f" a {known['model']}" if known.get("model") else " a model"
+    if known.get("model_size"):
+        network += f" of {known['model_size']:,} weights"
+    trained = f"{who} trained{network} with {known['method']} on {known['data']}"
+    if not run.rounds:
+        return f"{trained}; no round has ended yet."
+    rounds = known["rounds_done"]
+    cost = f"{in_bytes(known['up_bytes'])} went up and {in_bytes(known['down_bytes'])} down"
+    end = f"after {rounds} {'round' if rounds == 1 else 'rounds'}"
+    if run.status != "done":
+        end += f" of {run.planned} ({run.status})"
+    right = known.get("accuracy")
+    score = f" it has {in_percent(right)} of the test records right," if right is not None else ""
+    return f"{trained}: {end}{score} and {cost} in {duration(known['seconds'])} of computing."
+
+
+def _partition(spec: str) -> str:
+    kind, _, value = spec.partition(":")
+    return _PARTITIONS.get(kind, spec).format(value)
+
+
+def epsilon_words(epsilon: float, delta: float | None) -> str:
+    """What a budget means, without formulas."""
+    factor = 2.718281828459045**epsilon if epsilon < 30 else float("inf")
+    times = f"{factor:,.1f}" if factor < 1000 else f"{factor:,.0f}" if factor < 1e7 else "millions"
+    slack = f", but for a chance of {delta:g}" if delta else ""
+    kind = (
+        "a strong guarantee"
+        if epsilon <= 1
+        else "a usual guarantee"
+        if epsilon <= 10
+        else "a weak guarantee"
+    )
+    return (
+        f"Whether one person's record was in the data or not changes the probability of anything "
+        f"that left its client by a factor of at most {times} (e to the {epsilon:.2f}){slack}. "
+        f"That is {kind}: the smaller, the better, and 1 would mean that nothing can be learnt "
+        f"about a single record."
+    )
+
+
+NO_PRIVACY = (
+    "This run had no privacy mechanism. Synthetic images are not private by themselves: without "
+    "noise they can give records away, and so can weights. Treat what the clients sent as if it "
+    "were their data."
+)
+
+
+def command(run: RunView) -> str:
+    """The shortest command that asks for this run again: what departs from the defaults."""
+    words = ["fedstill", "run", str(run.summary["method"])]
+    settings, defaults = flat(run.config), _defaults(run)
+    for key, value in settings.items():
+        if key in _ASIDE or defaults.get(key) == value:
+            continue
+        text = _toml(value)
+        words += [_WORDS[key], text] if key in _WORDS else ["--set", f"{key}={text}"]
+    return shlex.join(words)
+
+
+def _defaults(run: RunView) -> Table:
+    method, model = run.summary["method"], flat(run.config).get("model.name")
+    try:
+        usual = flat(resolve({"method": method}).table)
+        if model in (None, usual["model.name"]):
+            return usual
+        return {**flat(resolve({"method": method, "model": model}).table), "model.name": None}
+    except FedstillError:  # a method that is not installed here
+        return {}
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,207 @@
+"""A run folder as it is found: whole, half-written, or from another version.
+
+Reading is lenient: what is there is shown, and what is missing or cannot be read is said in
+``notes``. Only a folder that holds no run at all is refused.
+"""
+
+import re
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from fedstill.errors import RequestError
+from fedstill.record import Holdings, RoundMetrics, Summary
+from fedstill.session import Session
+from fedstill.tables import Table, flat
+from fedstill.version import VERSION
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunView:
+    """Everything that a page tells about a run."""
+
+    path: Path
+    config: Table
+    summary: Table  # the keys that ``Summary`` has, where they are known
+    rounds: list[RoundMetrics]
+    holdings: Holdings | None
+    sessions: list[Session]
+    synthetic: list[Path]
+    notes: list[str]
+    changed: float  # when the folder was last written to, in seconds since 1970
+
+    @property
+    def measured(self) -> list[RoundMetrics]:
+        """The rounds with an evaluation."""
+        return [m for m in self.rounds if m.accuracy is not None]
+
+    @property
+    def status(self) -> str:
+        return str(self.summary.get("status", "unfinished"))
+
+    @property
+    def planned(self) -> int:
+        """The number of rounds that were asked for."""
+        rounds = self.config.get("rounds")
+        return rounds if isinstance(rounds, int) else len(self.rounds)
+
+    @property
+    def title(self) -> str:
+        return f"{self.summary['method']} on {self.summary['data']}"
+
+
+def open_run(path: Path) -> RunView:
+    """The run in this folder."""
+    if not path.is_dir():
+        what = "not a folder" if path.exists() else "no such folder"
+        raise RequestError(f"{path}: {what}; name a run folder, such as runs/feddm-digits-001")
+    if not any(path.iterdir()):
+        raise RequestError(f"{path}: an empty folder; name a run folder")
+    notes: list[str] = []
+    config = _config(path, notes)
+    summary = _summary(path, notes)
+    if config is None and summary is None:
+        raise RequestError(f"{path}: no run here (neither config.toml nor summary.json)")
+    rounds = _rounds(path, notes)
+    return RunView(
+        path=path,
+        config=config or {},
+        summary=_known(summary or {}, config or {}, rounds),
+        rounds=rounds,
+        holdings=_decoded(path / "holdings.json", Holdings, notes),
+        sessions=_sessions(path),
+        synthetic=sorted((path / "synthetic").glob("round-*.safetensors")),
+        notes=notes + _newer(summary or {}),
+        changed=_changed(path),
+    )
+
+
+def _config(path: Path, notes: list[str]) -> Table | None:
+    file = path / "config.toml"
+    if not file.exists():
+        notes.append("config.toml is missing: the settings are not known")
+        return None
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        notes.append(f"config.toml cannot be read: {error}")
+        return {}
+
+
+def _summary(path: Path, notes: list[str]) -> Table | None:
+    file = path / "summary.json"
+    if not file.exists():
+        notes.append("summary.json is missing: the run was stopped before its first round ended")
+        return None
+    found = _decoded(file, dict[str, Any], notes) or {}
+    kinds = get_type_hints(Summary)
+    return {key: value for key, value in found.items() if _is(value, kinds.get(key))}
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value is of the kind that its name promises; unknown names are passed over."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return kind is not None
+
+
+def _rounds(path: Path, notes: list[str]) -> list[RoundMetrics]:
+    file = path / "metrics.jsonl"
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    rounds: dict[int, RoundMetrics] = {}
+    for line in lines:
+        metrics = _metrics(line)
+        if metrics is not None:
+            rounds[metrics.round] = metrics
+    if len(lines) > len(rounds):
+        notes.append(
+            f"metrics.jsonl: {len(lines) - len(rounds)} of {len(lines)} lines cannot be read or "
+            "are repeated, and are left out"
+        )
+    return [rounds[number] for number in sorted(rounds)]
+
+
+def _metrics(line: bytes) -> RoundMetrics | None:
+    """A line of ``metrics.jsonl``. Details that were no numbers (NaN is written as null) are
+    left out; other lines that cannot be read are passed over."""
+    try:
+        table = msgspec.json.decode(line, type=dict[str, Any])
+        details = table.get("details") or {}
+        table["details"] = {k: v for k, v in details.items() if isinstance(v, int | float)}
+        return msgspec.convert(table, RoundMetrics, strict=False)
+    except (msgspec.MsgspecError, AttributeError):
+        return None
+
+
+def _known(summary: Table, config: Table, rounds: list[RoundMetrics]) -> Table:
+    """The summary, its gaps filled from the settings and the rounds."""
+    settings = flat(config)
+    measured = [m for m in rounds if m.accuracy is not None]
+    found = {
+        "method": settings.get("method.name", "unknown method"),
+        "data": Path(str(settings.get("data.name", "unknown data"))).name,
+        "clients": settings.get("clients"),
+        "partition": settings.get("partition"),
+        "seed": settings.get("seed"),
+        "model": settings.get("model.name"),
+        "rounds_done": rounds[-1].round if rounds else 0,
+        "accuracy": measured[-1].accuracy if measured else None,
+        "best_accuracy": max((m.accuracy or 0.0 for m in measured), default=None),
+        "loss": measured[-1].loss if measured else None,
+        "up_bytes": sum(m.up_bytes for m in rounds),
+        "down_bytes": sum(m.down_bytes for m in rounds),
+        "seconds": sum(m.seconds for m in rounds),
+        "epsilon": rounds[-1].epsilon if rounds else None,
+    }
+    # The rounds are newer than the summary while a run goes on, and the same when it is over.
+    fresh = ("rounds_done", "accuracy", "best_accuracy", "up_bytes", "down_bytes", "seconds")
+    return {**found, **summary, **({key: found[key] for key in fresh} if rounds else {})}
+
+
+def _sessions(path: Path) -> list[Session]:
+    file = path / "sessions.jsonl"
+    found = []
+    for line in file.read_bytes().splitlines() if file.exists() else []:
+        try:
+            found.append(msgspec.json.decode(line, type=Session))
+        except msgspec.MsgspecError:
+            continue  # cut short by a kill
+    return found
+
+
+def _decoded(path: Path, kind: type[T], notes: list[str]) -> T | None:
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        notes.append(f"{path.name} cannot be read: {error}")
+        return None
+
+
+def _newer(summary: Table) -> list[str]:
+    theirs = str(summary.get("version", VERSION))
+    if _numbers(theirs) <= _numbers(VERSION):
+        return []
+    return [
+        f"this run was made by fedstill {theirs} and is read by {VERSION}, which is older: some of "
+        "it may not be shown"
+    ]
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
+
+
+def _changed(path: Path) -> float:
+    names = ("metrics.jsonl", "summary.json", "sessions.jsonl", "config.toml")
+    times = [(path / name).stat().st_mtime for name in names if (path / name).exists()]
+    return max(times, default=time.time())

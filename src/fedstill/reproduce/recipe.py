@@ -1,0 +1,171 @@
+"""Recipes: a table or figure of a paper as data (``recipes/*.toml``).
+
+A recipe has rows and columns, each with some settings; a cell is one of both. Its experiment is
+four layers, each over the one before: the recipe's, the row's, the column's and the scale's. A
+layer has settings for all cells, and in ``methods.NAME`` settings for the cells of one method.
+The scales are ``paper`` (as printed), ``cpu`` (real data, two cores, about an hour) and ``smoke``
+(built-in data, seconds). A file may build on another: ``extends = "_feddm"``.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Literal
+
+from fedstill.config import spelled_out
+from fedstill.errors import RequestError, did_you_mean
+from fedstill.tables import Table, convert, merged
+
+ScaleName = Literal["smoke", "cpu", "paper"]
+SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "paper")
+Measure = Literal["accuracy", "best_accuracy", "floats"]
+Number = float | list[float]  # a value, or a value and its spread
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a scale changes, and which part of the table it covers (all of it by default)."""
+
+    settings: Table = field(default_factory=dict)
+    methods: dict[str, Table] = field(default_factory=dict)
+    rows: list[str] | None = None
+    columns: list[str] | None = None
+    comparable: bool = True  # whether its numbers stand beside the printed ones
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A recipe's file, with what it extends."""
+
+    title: str
+    source: str
+    rows: dict[str, Table]
+    columns: dict[str, Table]
+    notes: str = ""
+    measure: Measure = "accuracy"
+    settings: Table = field(default_factory=dict)
+    methods: dict[str, Table] = field(default_factory=dict)
+    published: dict[str, dict[str, Number]] = field(default_factory=dict)
+    only_published: bool = True  # run only cells with a printed number; off for figures
+    scales: dict[ScaleName, Scale] = field(default_factory=dict)
+    extends: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment of a recipe, and what the paper says of it."""
+
+    row: str
+    column: str
+    request: Table
+    published: float | None
+    spread: float | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}, {self.column}"
+
+    @property
+    def folder(self) -> str:
+        """A name for its runs' folder."""
+        return f"{_slug(self.row)}--{_slug(self.column)}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe by its name."""
+
+    name: str
+    contents: Contents
+
+    def scale(self, name: ScaleName) -> Scale:
+        return self.contents.scales.get(name, Scale())
+
+    def cells(self, scale_name: ScaleName) -> list[Cell]:
+        """The experiments of a scale, row by row."""
+        known, scale = self.contents, self.scale(scale_name)
+        cells = []
+        for row in scale.rows or known.rows:
+            for column in scale.columns or known.columns:
+                value, spread = _number(known.published.get(row, {}).get(column))
+                if value is None and known.only_published:
+                    continue
+                cells.append(Cell(row, column, self._request(row, column, scale), value, spread))
+        return cells
+
+    def _request(self, row: str, column: str, scale: Scale) -> Table:
+        known = self.contents
+        layers = (_Layer.of(known.rows[row]), _Layer.of(known.columns[column]))
+        below = _Layer(known.settings, known.methods)
+        above = _Layer(scale.settings, scale.methods)
+        stack = (below, *layers, above)
+        names = [spelled_out(layer.settings).get("method", {}).get("name") for layer in stack]
+        method = next((name for name in reversed(names) if name), "")
+        return merged(*(layer.request(method) for layer in stack))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Settings for all methods, and those for single ones."""
+
+    settings: Table
+    methods: Mapping[str, Table]
+
+    @classmethod
+    def of(cls, table: Table) -> "_Layer":
+        """Of a row or a column: its table may hold ``methods`` too."""
+        settings = {key: value for key, value in table.items() if key != "methods"}
+        return cls(settings, table.get("methods", {}))
+
+    def request(self, method: str) -> Table:
+        return merged(spelled_out(self.settings), {"method": self.methods.get(method, {})})
+
+
+def recipe_names() -> list[str]:
+    """All recipes; files that others build on are not among them."""
+    files = (resources.files("fedstill") / "recipes").iterdir()
+    stems = (f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
+    return sorted(stem for stem in stems if not stem.startswith("_"))
+
+
+def load_recipe(name: str) -> Recipe:
+    """The recipe of this name, checked."""
+    if name not in recipe_names():
+        raise RequestError(f"reproduce: no recipe '{name}'{did_you_mean(name, recipe_names())}")
+    return parse_recipe(name, _table(name))
+
+
+def parse_recipe(name: str, table: Mapping[str, Any]) -> Recipe:
+    """A recipe from its table; names that point nowhere are refused."""
+    contents = convert(dict(table), Contents, f"recipe {name}")
+    rows, columns = set(contents.rows), set(contents.columns)
+    named = {"published": set(contents.published) - rows}
+    for row, values in contents.published.items():
+        named[f"published.{row}"] = set(values) - columns
+    for scale, part in contents.scales.items():
+        named[f"scales.{scale}.rows"] = set(part.rows or ()) - rows
+        named[f"scales.{scale}.columns"] = set(part.columns or ()) - columns
+    for key, strangers in named.items():
+        if strangers:
+            raise RequestError(f"recipe {name}.{key}: '{min(strangers)}' is not in the table")
+    return Recipe(name, contents)
+
+
+def _table(name: str) -> Table:
+    file = resources.files("fedstill") / "recipes" / f"{name}.toml"
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
+    base = table.get("extends")
+    return merged(_table(base), table) if base else table
+
+
+def _number(value: Number | None) -> tuple[float | None, float | None]:
+    if isinstance(value, list):
+        return value[0], value[1]
+    return value, None
+
+
+def _slug(text: str) -> str:
+    kept = "".join(c if c.isalnum() or c == "." else "-" for c in text.lower())
+    return "-".join(filter(None, kept.split("-")))

@@ -1,0 +1,182 @@
+"""Running a recipe: what is missing is run, what was begun goes on, what failed says why."""
+
+import statistics
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedstill.config import changed_keys, resolve
+from fedstill.errors import FedstillError, Interrupted, RequestError
+from fedstill.observer import Observer
+from fedstill.record import RunFolder, Summary
+from fedstill.report.table import as_markdown
+from fedstill.reproduce.recipe import Cell, Measure, Recipe, ScaleName
+from fedstill.run import execute
+from fedstill.tables import Table, merged
+
+_FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A cell with our values, one a seed, and the reasons why some are missing."""
+
+    cell: Cell
+    values: tuple[float, ...]
+    failures: tuple[str, ...]
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def spread(self) -> float | None:
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the printed one."""
+        if self.mean is None or self.cell.published is None:
+            return None
+        return self.mean - self.cell.published
+
+
+class Watcher(Protocol):
+    """Whoever shows the progress over all cells."""
+
+    def begun(self, number: int, of: int, name: str, *, done: bool) -> Observer:
+        """A cell's turn, or that it was ``done`` before; gives the watcher of its run."""
+        ...
+
+    def failed(self, name: str, reason: str) -> None:
+        """A cell has no value, for this reason."""
+        ...
+
+
+def reproduce(
+    recipe: Recipe,
+    scale: ScaleName,
+    seeds: int,
+    out: Path,
+    extra: Table,
+    watcher: Watcher,
+) -> list[Outcome]:
+    """Run the cells of a scale with the seeds 0, 1, ...; ``extra`` settings are laid over all."""
+    if seeds < 1:
+        raise RequestError(f"--seeds {seeds}: give 1 or more")
+    cells = recipe.cells(scale)
+    outcomes = []
+    for place, cell in enumerate(cells):
+        values, failures = [], []
+        for seed in range(seeds):
+            number = place * seeds + seed + 1
+            name = cell.name + (f", seed {seed}" if seeds > 1 else "")
+            announce = partial(watcher.begun, number, len(cells) * seeds, name)
+            request = merged(cell.request, extra, {"seed": seed})
+            try:
+                summary = _summary(request, out / cell.folder / f"seed-{seed}", announce)
+                values.append(measured(summary, recipe.contents.measure))
+            except Interrupted:
+                raise
+            except FedstillError as error:
+                watcher.failed(name, str(error))
+                failures.append(f"seed {seed}: {error}")
+        outcomes.append(Outcome(cell, tuple(values), tuple(failures)))
+    return outcomes
+
+
+def _summary(request: Table, path: Path, announce: Callable[..., Observer]) -> Summary:
+    folder = RunFolder(path)
+    experiment = resolve(request)
+    if folder.holds_run:
+        changed = changed_keys(folder.read_config(), experiment.table)
+        if changed:
+            raise RequestError(
+                f"{path}: was run with other settings ({', '.join(changed[:3])}); remove it, or "
+                "name another --out"
+            )
+        with suppress(FedstillError):  # no summary yet: go on with the run
+            summary = folder.read_summary()
+            if summary.status not in ("running", "failed", "interrupted"):
+                announce(done=True)
+                return summary
+    observer = announce(done=False)
+    try:
+        return execute(request, out=path, resume=folder.holds_run, observer=observer).summary
+    finally:
+        getattr(observer, "stop", lambda: None)()
+
+
+def measured(summary: Summary, measure: Measure) -> float:
+    """What the table is about: percent right, or floats sent up in a round."""
+    if measure == "floats":
+        return summary.up_bytes / max(1, summary.rounds_done) / _FLOAT
+    value: float | None = getattr(summary, measure)
+    if value is None:
+        raise RequestError("the run measured no accuracy; lower eval_every")
+    return 100 * value
+
+
+def results(
+    recipe: Recipe, scale: ScaleName, outcomes: list[Outcome]
+) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table: theirs, ours, and the difference where it means something."""
+    form = "{:,.0f}" if recipe.contents.measure == "floats" else "{:.2f}"
+    comparable = recipe.scale(scale).comparable
+
+    def number(value: float | None, spread: float | None = None) -> str:
+        if value is None:
+            return "-"
+        return form.format(value) + (f" ± {form.format(spread)}" if spread is not None else "")
+
+    rows = []
+    for outcome in outcomes:
+        cell, difference = outcome.cell, outcome.difference
+        sign = "+" if difference is not None and difference >= 0 else ""
+        rows.append(
+            [
+                cell.row,
+                cell.column,
+                number(cell.published, cell.spread),
+                number(outcome.mean, outcome.spread),
+                sign + number(difference) if comparable and difference is not None else "-",
+                "; ".join(outcome.failures),
+            ]
+        )
+    return ["row", "column", "published", "ours", "difference", "why not"], rows
+
+
+def as_document(recipe: Recipe, scale: ScaleName, head: list[str], rows: list[list[str]]) -> str:
+    """The outcome as a Markdown page."""
+    known, part = recipe.contents, recipe.scale(scale)
+    command = f"fedstill reproduce {recipe.name} --scale {scale}"
+    notes = " ".join(filter(None, (known.notes, part.note)))
+    parts = [
+        f"# {known.title}",
+        known.source,
+        notes,
+        f"    {command}",
+        as_markdown(head, rows, texts=2),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def as_records(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """The outcome as plain values, for other programs."""
+    return [
+        {
+            "row": outcome.cell.row,
+            "column": outcome.cell.column,
+            "published": outcome.cell.published,
+            "published_spread": outcome.cell.spread,
+            "values": list(outcome.values),
+            "mean": outcome.mean,
+            "spread": outcome.spread,
+            "difference": outcome.difference,
+            "failures": list(outcome.failures),
+        }
+        for outcome in outcomes
+    ]

@@ -1,0 +1,88 @@
+"""What a run was computed with: the command, the versions and the machine.
+
+A run folder gets a line of these in ``sessions.jsonl`` each time a run begins or goes on, because a
+run may be resumed by another version or on another machine.
+"""
+
+import os
+import platform
+import shlex
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from fedstill.version import VERSION
+
+_PACKAGES = ("torch", "numpy", "safetensors", "msgspec", "pillow")
+
+
+@dataclass(frozen=True)
+class Session:
+    """One line of ``sessions.jsonl``."""
+
+    started: str  # UTC, to the second
+    command: str
+    versions: dict[str, str]
+    hardware: dict[str, str]
+
+
+def this_session(device: str) -> Session:
+    """The process that is running now. Neither user nor host is named: reports are shared."""
+    return Session(
+        started=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        command=_command(),
+        versions=_versions(),
+        hardware=_hardware(device),
+    )
+
+
+def _command() -> str:
+    program = Path(sys.argv[0]) if sys.argv and sys.argv[0] else Path("python")
+    if "fedstill" in (program.name, program.parent.name):  # the command, or python -m fedstill
+        return shlex.join(["fedstill", *sys.argv[1:]])
+    return f"fedstill.run(...) in {program.name}"
+
+
+def _versions() -> dict[str, str]:
+    versions = {"fedstill": VERSION, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _hardware(device: str) -> dict[str, str]:
+    found = {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": str(os.cpu_count() or 1),
+        "memory": _memory(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "device": device,
+    }
+    if device.startswith("cuda") and torch.cuda.is_available():
+        found["accelerator"] = torch.cuda.get_device_name(torch.device(device))
+    return {key: value for key, value in found.items() if value}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def _memory() -> str:
+    try:
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return ""
+    return f"{size / 2**30:.0f} GiB"

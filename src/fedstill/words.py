@@ -1,0 +1,31 @@
+"""Numbers in words, the same on the terminal and on pages."""
+
+
+def in_bytes(number: float) -> str:
+    """1234567 -> '1.2 MB'."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+def in_time(seconds: float) -> str:
+    """75 -> '1:15'."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def in_percent(share: float | None) -> str:
+    """0.9312 -> '93.12%'."""
+    return "-" if share is None else f"{share:.2%}"
+
+
+def duration(seconds: float) -> str:
+    """75 -> '1 min 15 s'."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,0 +1,281 @@
+"""The page about a run, and the folders it is made from."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedstill
+from fedstill.errors import RequestError
+from fedstill.observer import Observer
+from fedstill.report import sprites, write_report
+from fedstill.report.embed import data_script, document
+from fedstill.report.page import report_page
+from fedstill.report.sentences import command, epsilon_words, sentence
+from fedstill.report.source import open_run
+from fedstill.synthetic import About, SyntheticSet, load_set, save_sets
+from tests.report.folders import NASTY, feddm_run, written_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return feddm_run(tmp_path_factory.mktemp("runs") / "run")
+
+
+def data_of(page: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert found
+    return json.loads(found[1])
+
+
+def test_every_run_leaves_a_page(run: Path) -> None:
+    page = (run / "report.html").read_text()
+    assert page == report_page(open_run(run))
+    assert len(page) < 3_000_000
+    data = data_of(page)
+    assert [r["round"] for r in data["rounds"]] == [1, 2]
+    assert data["clients"]["ids"] == [0, 1, 2]
+    assert sum(data["clients"]["uploaded"]) == sum(r["up"] for r in data["rounds"])
+    assert sum(map(sum, data["holdings"]["counts"])) == 60
+    assert len(data["synthetic"]["rounds"]) == 2
+
+
+def test_the_page_needs_nothing_from_outside(run: Path) -> None:
+    page = (run / "report.html").read_text()
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", page)
+    assert not re.search(r"@import|url\(\s*['\"]?http", page)
+    # Only the page's own script may run, and it may reach nothing.
+    code = re.search(r"</script><script>(.*)</script></body>", page, re.S) or re.search(
+        r"<script>(.*)</script></body>", page, re.S
+    )
+    assert code
+    digest = base64.b64encode(hashlib.sha256(code[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert "connect-src 'none'" in page
+
+
+def test_names_from_data_are_shown_and_not_run(run: Path) -> None:
+    page = (run / "report.html").read_text()
+    assert NASTY not in page
+    assert html.escape(NASTY) in page  # the data set's name, in the title
+    assert data_of(page)["holdings"]["class_names"][:2] == [NASTY, "</script>"]
+    assert page.count("<script") == 2  # the data and the code
+
+
+def test_json_cannot_end_its_element() -> None:
+    value = {"a": "</script><!--\u2028"}
+    script = data_script("data", value)
+    assert script.count("<") == 2
+    assert json.loads(script[script.index(">") + 1 : script.rindex("<")]) == value
+    assert "<title>a &lt;b&gt; c</title>" in document("a <b> c", "", ())
+
+
+def test_a_failing_page_does_not_fail_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Notes(Observer):
+        def __init__(self) -> None:
+            self.notes: list[str] = []
+
+        def note(self, text: str) -> None:
+            self.notes.append(text)
+
+    def broken(_folder: Path) -> None:
+        raise ValueError("no ink")
+
+    monkeypatch.setattr(sys.modules["fedstill.run"], "write_report", broken)
+    watcher = Notes()
+    result = fedstill.run(
+        "fedavg", rounds=1, clients=2, model="mlp", workers=1, out=tmp_path / "r", observer=watcher
+    )
+    assert result.summary.status == "done"
+    assert any("report.html was not written: no ink" in note for note in watcher.notes)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no such folder"):
+        open_run(tmp_path / "nowhere")
+    with pytest.raises(RequestError, match="an empty folder"):
+        open_run(tmp_path)
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(RequestError, match="no run here"):
+        open_run(tmp_path)
+    with pytest.raises(RequestError, match="not a folder"):
+        open_run(tmp_path / "notes.txt")
+
+
+def test_a_half_written_folder_is_shown(tmp_path: Path) -> None:
+    folder = written_run(tmp_path / "half")
+    (folder / "summary.json").unlink()
+    (folder / "holdings.json").write_text('{"class_na')
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 4, "accu')
+    found = open_run(folder)
+    assert found.status == "unfinished"
+    assert found.summary["accuracy"] == 0.8
+    page = report_page(found)
+    for words in ("summary.json is missing", "holdings.json cannot be read", "1 of 4 lines"):
+        assert words in page
+
+
+def test_a_run_just_begun_is_shown(tmp_path: Path) -> None:
+    folder = written_run(tmp_path / "begun", accuracy=[])
+    assert "no round has ended yet" in report_page(open_run(folder))
+
+
+def test_a_newer_run_is_shown_with_a_word(tmp_path: Path) -> None:
+    new = {"version": "9.0.1", "accuracy": {"mean": 1}, "colour": "red"}
+    folder = written_run(tmp_path / "newer", summary=new, each={"weather": [1]})
+    page = report_page(open_run(folder))
+    assert "made by fedstill 9.0.1" in page
+    assert "80.00%" in page
+
+
+def test_a_renamed_folder_is_shown_under_its_new_name(tmp_path: Path) -> None:
+    folder = written_run(tmp_path / "old").rename(tmp_path / "new & shiny")
+    assert write_report(folder) == folder / "report.html"
+    assert "new &amp; shiny · fedstill" in (folder / "report.html").read_text()
+
+
+def test_numbers_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
+    folder = written_run(tmp_path / "r")
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.replace('"details": {}', '"details": {"a": null}'))
+    data = data_of(report_page(open_run(folder)))
+    assert [r["details"] for r in data["rounds"]] == [{}, {}, {}]
+
+
+def test_failed_clients_and_privacy_are_told(tmp_path: Path) -> None:
+    folder = written_run(
+        tmp_path / "r",
+        each={"failed": {"7": "refused: 'images' <too large>"}, "epsilon": 2.0},
+        summary={"epsilon": 2.0, "delta": 1e-5},
+    )
+    page = report_page(open_run(folder))
+    assert "refused: &#x27;images&#x27; &lt;too large&gt;" in page
+    assert "Refused, failed or doubted: 3" in page
+    assert "by a factor of at most 7.4" in page
+    assert "no privacy mechanism" not in page
+
+
+def test_epsilon_in_words() -> None:
+    assert "at most 2.7 " in epsilon_words(1.0, 1e-5)
+    assert "a chance of 1e-05" in epsilon_words(1.0, 1e-5)
+    assert "a strong" in epsilon_words(0.5, None)
+    assert "a weak" in epsilon_words(50.0, None)
+    assert "millions" in epsilon_words(1000.0, None)
+
+
+def test_the_command_asks_for_the_same_run(tmp_path: Path) -> None:
+    import shlex
+    import tomllib
+
+    from fedstill.config import resolve
+    from fedstill.tables import nested, parse_override
+
+    settings = {"method.mu": 0.5, "wire.up": "float16+zstd"}
+    words: dict[str, Any] = {"rounds": 1, "clients": 2, "model": "mlp", "seed": 3}
+    fedstill.run("fedprox", out=tmp_path / "r", workers=1, set=settings, **words)
+    asked = shlex.split(command(open_run(tmp_path / "r")))
+    assert asked[:3] == ["fedstill", "run", "fedprox"]
+    pairs = list(zip(asked[3::2], asked[4::2], strict=True))
+    assert sorted(pairs) == [
+        ("--clients", "2"),
+        ("--model", "mlp"),
+        ("--rounds", "1"),
+        ("--seed", "3"),
+        ("--set", "method.mu=0.5"),
+        ("--set", "wire.up=float16+zstd"),
+    ]
+    request = nested(dict(parse_override(v) for k, v in pairs if k == "--set"))
+    request["method"]["name"] = "fedprox"
+    again = resolve({**request, **words, "engine": {"workers": 1}}).table
+    assert again == tomllib.loads((tmp_path / "r" / "config.toml").read_text())
+
+
+def test_the_sentence(tmp_path: Path) -> None:
+    assert sentence(open_run(written_run(tmp_path / "r"))) == (
+        "2 clients (records dealt out evenly) trained a mlp with fedavg on digits: after 3 rounds "
+        "it has 80.00% of the test records right, and 3.0 kB went up and 9.0 kB down in 6.0 s of "
+        "computing."
+    )
+
+
+def test_tiles_hold_the_images(run: Path) -> None:
+    """Undoing the stretching gives the pixels back, to a step of 255."""
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    files = sorted((run / "synthetic").glob("*"))
+    found = sprites.synthetic_pages(files, [])
+    assert found
+    stored = load_set(files[1])
+    page = found["rounds"][1]
+    sheet = np.array(Image.open(io.BytesIO(base64.b64decode(page["png"]))), dtype=np.float32)
+    undone = stored.about.scaling.undo(stored.images)
+    for i, (client, label) in enumerate(zip(page["client"], page["label"], strict=True)):
+        x = i % page["across"] * page["width"]
+        tile = torch.from_numpy(sheet[: page["height"], x : x + page["width"]]) / 255
+        value = page["low"][i] + tile * (page["high"][i] - page["low"][i])
+        own = undone[(stored.clients == client) & (stored.labels == label), 0]
+        assert ((own - value).abs().amax((1, 2)) < 0.01).any()
+
+
+def test_histograms_count_every_pixel(run: Path) -> None:
+    found = sprites.synthetic_pages(sorted((run / "synthetic").glob("*")), [])
+    assert found
+    for page in found["rounds"]:
+        for shares in page["bars"].values():
+            assert sum(shares) == pytest.approx(1000, abs=16)
+
+
+def large_round(path: Path, number: int, clients: int, classes: int, each: int) -> Path:
+    generator = torch.Generator().manual_seed(number)
+    sets = {
+        c: SyntheticSet(
+            torch.randn(classes * each, 1, 28, 28, generator=generator),
+            torch.arange(classes).repeat(each),
+        )
+        for c in range(clients)
+    }
+    about = About(
+        "feddm", number, "x", tuple(map(str, range(classes))), (0.1,), (0.3,), (1, 28, 28)
+    )
+    file = path / f"round-{number:04d}.safetensors"
+    save_sets(file, sets, about)
+    return file
+
+
+def test_many_images_are_thinned_out_to_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sprites, "BUDGET", 40_000)
+    files = [large_round(tmp_path, n, clients=2, classes=2, each=4) for n in range(1, 7)]
+    found = sprites.synthetic_pages(files, [])
+    assert found
+    assert found["images"] == 2  # of four: 2 * 2 * 784 * 6 rounds fit twice into the budget
+    assert sum(len(r["png"]) for r in found["rounds"]) < 40_000 * 4 / 3 * 1.1
+    monkeypatch.setattr(sprites, "BUDGET", 10_000)
+    found = sprites.synthetic_pages(files, [])
+    assert found
+    assert found["images"] == 1
+    assert [r["round"] for r in found["rounds"]] == [1, 3, 6]
+
+
+def test_a_damaged_set_is_told_and_the_others_shown(tmp_path: Path) -> None:
+    files = [large_round(tmp_path, n, clients=1, classes=2, each=1) for n in (1, 2)]
+    files[0].write_bytes(b"rubbish")
+    notes: list[str] = []
+    found = sprites.synthetic_pages(files, notes)
+    assert found
+    assert [r["round"] for r in found["rounds"]] == [2]
+    assert notes[0].startswith("synthetic/round-0001.safetensors: not a file of synthetic sets")

@@ -1,0 +1,137 @@
+"""Recipes that run: resumed, compared, and honest about what failed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedstill.cli import app
+from fedstill.errors import Interrupted, RequestError, RunError
+from fedstill.observer import Observer
+from fedstill.record import RoundMetrics
+from fedstill.reproduce.recipe import Recipe, load_recipe, recipe_names
+from fedstill.reproduce.running import as_document, measured, reproduce, results
+from tests.reproduce.test_recipes import recipe_of, waiting
+
+
+class Told:
+    """Remembers what it was told; may interrupt the first run after its first round."""
+
+    def __init__(self, interrupt: bool = False) -> None:
+        self.lines: list[tuple[Any, ...]] = []
+        self.interrupt = interrupt
+
+    def begun(self, number: int, of: int, name: str, *, done: bool) -> Observer:
+        self.lines.append((number, of, name, done))
+        return _Stop() if self.interrupt else Observer()
+
+    def failed(self, name: str, reason: str) -> None:
+        self.lines.append((name, reason))
+
+
+class _Stop(Observer):
+    def round_done(self, metrics: RoundMetrics) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    quick = {"settings": {"rounds": 2, "clients": 2, "engine": {"workers": 1}}}
+    rows = {"A": {"method": "fedavg"}, "B": {"method": {"name": "fedprox", "mu": -1.0}}}
+    found: Recipe = recipe_of(
+        methods={},
+        rows=rows,
+        columns={"x": {}},
+        published={"A": {"x": 50.0}, "B": {"x": 60.0}},
+        scales={"cpu": quick},
+    )
+    return found
+
+
+def test_ours_stand_beside_theirs_and_a_failed_cell_says_why(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    told = Told()
+    good, bad = reproduce(recipe, "cpu", 2, tmp_path, {}, told)
+    assert len(good.values) == 2
+    assert good.mean is not None
+    assert good.difference == pytest.approx(sum(good.values) / 2 - 50)
+    assert good.values[0] != good.values[1]  # the seeds differ
+    assert bad.mean is None
+    assert "method.mu" in bad.failures[0]
+    assert [line[:2] for line in told.lines[:2]] == [(1, 4), (2, 4)]
+    assert told.lines[2][0] == "B, x, seed 0"
+    head, rows = results(recipe, "cpu", [good, bad])
+    assert rows[0][2] == "50.00"
+    assert float(rows[0][4]) == pytest.approx(good.difference, abs=0.01)
+    assert rows[1][3:5] == ["-", "-"]
+    assert "method.mu" in as_document(recipe, "cpu", head, rows)
+
+
+def test_what_is_done_is_not_run_again_and_what_was_stopped_goes_on(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    with pytest.raises(Interrupted):
+        reproduce(recipe, "cpu", 1, tmp_path, {}, Told(interrupt=True))
+    summary = tmp_path / "a--x" / "seed-0" / "summary.json"
+    assert json.loads(summary.read_text())["rounds_done"] == 1
+    first = reproduce(recipe, "cpu", 1, tmp_path, {}, Told())[0]
+    assert json.loads(summary.read_text())["rounds_done"] == 2
+    told = Told(interrupt=True)  # would stop a run, if there were one
+    assert reproduce(recipe, "cpu", 1, tmp_path, {}, told)[0].values == first.values
+    assert told.lines[0] == (1, 2, "A, x", True)
+    other = reproduce(recipe, "cpu", 1, tmp_path, {"method": {"batch_size": 3}}, Told())[0]
+    assert "was run with other settings (method.batch_size)" in other.failures[0]
+
+
+def test_measures(recipe: Recipe, tmp_path: Path) -> None:
+    reproduce(recipe, "cpu", 1, tmp_path, {}, Told())
+    from fedstill.record import RunFolder
+
+    summary = RunFolder(tmp_path / "a--x" / "seed-0").read_summary()
+    assert summary.accuracy is not None
+    assert measured(summary, "accuracy") == 100 * summary.accuracy
+    assert measured(summary, "floats") == summary.up_bytes / 2 / 4
+    with pytest.raises(RequestError, match="--seeds 0"):
+        reproduce(recipe, "cpu", 0, tmp_path, {}, Told())
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "feddm-real", "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert [o["row"] for o in outcome] == ["REAL", "FedDM"]
+    assert (tmp_path / "reproductions/feddm-real/smoke/results.md").exists()
+    assert (
+        json.loads((tmp_path / "reproductions/feddm-real/smoke/results.json").read_text())
+        == outcome
+    )
+    again = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "(done before)" in again.stderr
+    with pytest.raises(RequestError, match="did you mean 'smoke'"):
+        CliRunner().invoke(
+            app, ["reproduce", "feddm-real", "--scale", "smok"], catch_exceptions=False
+        )
+
+
+def test_a_failed_cell_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "feddm-real", "--set", "clients=100000"]
+    with pytest.raises(RunError, match="2 of 2 cells"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "100000" in (tmp_path / "reproductions/feddm-real/smoke/results.md").read_text()
+
+
+RUNNABLE = [n for n in recipe_names() if not any(map(waiting, load_recipe(n).cells("smoke")))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_every_recipe_runs_at_scale_smoke(name: str, tmp_path: Path) -> None:
+    outcomes = reproduce(load_recipe(name), "smoke", 1, tmp_path, {}, Told())
+    assert [o.failures for o in outcomes] == [()] * len(outcomes)
+    assert all(o.mean is not None for o in outcomes)
