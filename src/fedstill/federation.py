@@ -1,6 +1,5 @@
 """The rounds of a federation, the same for every method and every engine."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,8 +41,7 @@ class Federation:
 
     @property
     def _with_records(self) -> list[int]:
-        clients: list[int] = self.setup.partition.sizes.nonzero().flatten().tolist()
-        return clients
+        return self.setup.with_records
 
     @property
     def clients_a_round(self) -> int:
@@ -84,7 +82,7 @@ class Federation:
         states = self.folder.checkpoints
         works = [Work(number, client, down, states.client(client)) for client in clients]
         answers = self._collect(engine, works)
-        replies, failed = self._accept(answers, clients)
+        replies, failed = self._accept(number, answers, clients)
         state = method.server(context, self.state, replies)
         accuracy, loss = self._evaluate(number, state)
         self._keep_synthetic(number, state, replies)
@@ -94,7 +92,7 @@ class Federation:
             accuracy=accuracy,
             loss=loss,
             up_bytes=0 if self.pooled else sum(len(a.message) for a in answers),
-            down_bytes=0 if self.pooled else len(down) * len(clients),
+            down_bytes=0 if self.pooled else len(down) * sum(a.asked for a in answers),
             seconds=time.monotonic() - begun,
             epsilon=None,
             clients=[reply.client for reply in replies],
@@ -140,7 +138,7 @@ class Federation:
         return sorted(answers, key=lambda a: a.client)
 
     def _accept(
-        self, answers: Sequence[Answer], clients: Sequence[int]
+        self, number: int, answers: Sequence[Answer], clients: Sequence[int]
     ) -> tuple[list[Reply[Any]], dict[int, str]]:
         """The replies that are as declared, and the reasons why the others are not here."""
         method, task, experiment = self.setup.method, self.setup.task, self.setup.experiment
@@ -156,11 +154,12 @@ class Federation:
                 replies.append(Reply(answer.client, message))
             except WireError as error:
                 failed[answer.client] = f"refused: {error}"
-        needed = max(1, math.ceil(experiment.quorum * len(clients) - 1e-9))
+                self.folder.keep_refused(number, answer.client, answer.message, str(error))
+        needed = experiment.needed(len(clients))
         if len(replies) < needed:
             client, reason = next(iter(failed.items()))
             raise RunError(
-                f"round {self.round + 1}: {len(replies)} of {len(clients)} clients answered, the "
+                f"round {number}: {len(replies)} of {len(clients)} clients answered, the "
                 f"quorum is {needed}; client {client}: {reason}"
             )
         return replies, failed

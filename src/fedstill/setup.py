@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from fedstill.config import Experiment, deciding
-from fedstill.data import Dataset, Natural, Partition, Records, parse_partition, partition
+from fedstill.data import Dataset, Natural, Nodes, Partition, Records, parse_partition, partition
 from fedstill.engine.client import ClientRunner
+from fedstill.errors import RequestError
 from fedstill.models import Model
 from fedstill.rng import Rng
 from fedstill.types import Task
@@ -73,6 +74,14 @@ class Setup:
         return Records(split, torch.arange(len(split)), self.dataset.scaling, self.task.device)
 
     @property
+    def with_records(self) -> list[int]:
+        """Clients that can be asked. Nodes with data of their own are taken to have some."""
+        if isinstance(parse_partition(self.experiment.partition), Nodes):
+            return list(range(self.partition.clients))
+        clients: list[int] = self.partition.sizes.nonzero().flatten().tolist()
+        return clients
+
+    @property
     def portable(self) -> bool:
         """Whether another process can build the same from names alone."""
         return self.own_method is None and self.own_model is None
@@ -81,10 +90,12 @@ class Setup:
 def deal(experiment: Experiment, dataset: Dataset, *, pooled: bool) -> Partition:
     """The records dealt out to the clients; to a single one where a method is centralised."""
     labels = dataset.train.labels
-    if pooled:
-        return Partition(torch.zeros(len(labels), dtype=torch.int32), 1)
     spec = parse_partition(experiment.partition)
-    natural = isinstance(spec, Natural)
+    if pooled:
+        if isinstance(spec, Nodes):
+            raise RequestError("partition = 'nodes': a centralised method needs records here")
+        return Partition(torch.zeros(len(labels), dtype=torch.int32), 1)
+    natural = isinstance(spec, Natural | Nodes)  # the data decide, or the user must
     return partition(
         labels,
         spec,

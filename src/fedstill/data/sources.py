@@ -158,14 +158,14 @@ def _find_local(settings: DataSettings) -> Path:
 def _absent(name: str, folder: Path) -> str:
     if not folder.is_dir():
         return f"data.dir '{folder}': no such folder"
-    held = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(_parquets(p, "train")))
+    held = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(parquet_files(p, "train")))
     return (
         f"data set '{name}': neither {folder / name / 'train.parquet'} nor "
         f"{folder / name / 'test.parquet'} exists; {folder} holds: {', '.join(held) or 'none'}"
     )
 
 
-def _parquets(folder: Path, split: str) -> list[Path]:
+def parquet_files(folder: Path, split: str) -> list[Path]:
     """The file or the shards of a split, there or below ``data/`` as in a copy of a hub page."""
     for root in (folder, folder / "data"):
         if (whole := root / f"{split}.parquet").is_file():
@@ -187,7 +187,7 @@ def _from_path(
             )
         decoded = read_npz(path, settings.client_column, size)
         return decoded, decoded.fingerprint()
-    train, test = _parquets(path, "train"), _parquets(path, "test")
+    train, test = parquet_files(path, "train"), parquet_files(path, "test")
     if train and test:
         columns = (settings.image_column, settings.label_column, settings.client_column)
 

@@ -31,6 +31,7 @@ class Answer:
     state: bytes | None = None
     error: str | None = None
     traceback: str | None = None
+    asked: bool = True  # False: the message down never reached it
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import BinaryIO, Protocol, Self, cast
 
 from fedstill import tree
 from fedstill.engine.client import Answer, Work
-from fedstill.engine.frames import read_frame, write_frame
+from fedstill.engine.frames import read_answer, read_frame, write_frame
 from fedstill.engine.threads import threads
 from fedstill.errors import RunError
 from fedstill.files import write_atomically
@@ -110,9 +110,7 @@ class WorkerProcesses:
             pending.put(work)
         answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
         self._threads = [
-            threading.Thread(
-                target=_serve, args=(process, pending, answers, progress), daemon=True
-            )
+            threading.Thread(target=_serve, args=(process, pending, answers, progress), daemon=True)
             for process in self._processes
         ]
         for thread in self._threads:
@@ -150,9 +148,7 @@ def _serve(
                     raise RunError(f"a worker process could not start: {reply['fatal']}")
                 else:
                     break
-            state = None if reply["stateless"] else parts[1]
-            error, trace = reply["error"], reply["traceback"]
-            answers.put(Answer(work.client, parts[0], state, error, trace))
+            answers.put(read_answer((reply, parts)))
     except (EOFError, OSError):
         answers.put(RunError(f"a worker process {_death(process)}"))
     except Exception as error:  # a bug of ours must not leave the main thread waiting

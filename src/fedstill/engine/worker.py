@@ -19,7 +19,7 @@ from fedstill import tree
 from fedstill.config import resolve
 from fedstill.data import Dataset, Partition
 from fedstill.engine.client import Work
-from fedstill.engine.frames import read_frame, write_frame
+from fedstill.engine.frames import read_frame, write_answer, write_frame
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.setup import Setup
 
@@ -68,15 +68,7 @@ def main() -> None:
                 write_frame(replies, {"step": step, "steps": steps})
 
         answer = setup.runner.answer(work, progress)
-        write_frame(
-            replies,
-            {
-                "error": answer.error,
-                "traceback": answer.traceback,
-                "stateless": answer.state is None,
-            },
-            [answer.message, answer.state or b""],
-        )
+        write_answer(replies, answer)
 
 
 def _end_with_parent() -> None:
