@@ -116,7 +116,7 @@ class Broken(FedDM):
 
 COMMAND = [
     *(sys.executable, "-m", "fedstill", "run", "scaffold", "--model", "mlp", "--clients", "3"),
-    *("--participation", "0.7", "--rounds", "200", "--set", "model.width=16"),
+    *("--participation", "0.7", "--rounds", "30", "--set", "model.width=16"),
 ]
 
 
@@ -136,7 +136,7 @@ def test_the_command_killed_and_resumed_ends_with_the_local_bits(
     process = subprocess.Popen(flower, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
     metrics = tmp_path / "flower" / "metrics.jsonl"
     deadline = time.monotonic() + 240
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.05)

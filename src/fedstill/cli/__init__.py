@@ -11,7 +11,7 @@ import click
 import typer
 from rich.console import Console
 
-from fedstill.cli import listing, partitioning, running, showing
+from fedstill.cli import deploying, listing, partitioning, running, showing
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.errors import FedstillError
 from fedstill.version import VERSION
@@ -28,6 +28,7 @@ app.command("run")(running.run_command)
 app.command("partition")(partitioning.partition_command)
 app.command("show")(showing.show_command)
 app.command("list")(listing.list_command)
+app.add_typer(deploying.app, name="deploy")
 
 
 def _print_version(wanted: bool) -> None:
