@@ -126,8 +126,8 @@ def _project() -> Table:
             "flwr": {
                 "app": {
                     "publisher": "fedstill",
-                    # Secrets and results stay out of the bundle that goes to the nodes.
-                    "fab-exclude": ["certificates/**", "keys/**", "flower/**", "runs/**"],
+                    # All that goes to the nodes. Secrets and results stay where they are.
+                    "fab-include": ["fedstill_app/*.py", "experiment.toml", "task.json"],
                     "components": {
                         "serverapp": "fedstill_app.server:app",
                         "clientapp": "fedstill_app.client:app",

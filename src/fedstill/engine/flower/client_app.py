@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import sys
+import traceback
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -41,6 +42,9 @@ def work(message: Message, context: Context) -> Message:
         answer = node.answer(task, lambda _step, _steps: None)
     except FedstillError as error:
         answer = Answer(task.client, error=str(error))
+    except Exception as error:  # Flower would send its words to the server
+        reason = f"{type(error).__name__}: {error}"
+        answer = Answer(task.client, error=reason, traceback=traceback.format_exc())
     return Message(write_answer(_discreet(answer)), reply_to=message)
 
 

@@ -5,6 +5,7 @@ settings say, and then named among the failed with the reason. Nothing here look
 """
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Self
 
@@ -149,12 +150,22 @@ class GridEngine:
             introduction = read_introduction(reply.content)
             if introduction.error is not None:
                 raise WireError(introduction.error)
-            other = self._nodes.get(introduction.client)
-            if other is not None and other != node and other in self._present:
-                raise WireError(f"client {introduction.client} is another node already")
-            self._nodes[introduction.client] = node
+            self._appoint(introduction.client, node)
         except WireError as error:
             self._turned_away[node] = str(error)
+
+    def _appoint(self, client: int, node: int) -> None:
+        """From now on this node is the client. A node that restarts may come as another one,
+        and the old one is thought alive for a minute: so the newest counts."""
+        other = self._nodes.get(client)
+        if other in self._present and other != node:
+            self._turned_away[other] = f"node {node} is client {client} now"
+            warnings.warn(
+                f"client {client}: node {node} takes the place of node {other}; if both are "
+                "running, give each a partition-id of its own",
+                stacklevel=2,
+            )
+        self._nodes[client] = node
 
     def _absence(self, client: int) -> str:
         """Why a client's node is not here, as far as is known."""

@@ -22,7 +22,7 @@ import tomli_w
 
 from fedstill import tree
 from fedstill.engine.client import Answer, Work
-from fedstill.engine.flower import require_flower
+from fedstill.engine.flower import require_flower, supervisor
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.environment import command, flower_environment
 from fedstill.engine.flower.node import RELAY_SOCKET, SIMULATION
@@ -101,7 +101,7 @@ class Simulation:
             listener.bind(str(self.folder / RELAY_SOCKET))
             listener.listen(1)
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-m", "fedstill.engine.flower.supervisor", str(self.folder)],
+                [sys.executable, "-P", supervisor.__file__, str(self.folder)],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -111,17 +111,17 @@ class Simulation:
 
     def _accept(self, listener: socket.socket) -> Any:
         listener.settimeout(0.2)
-        supervisor = self._supervisor
-        assert supervisor is not None
-        assert supervisor.stdout is not None
-        os.set_blocking(supervisor.stdout.fileno(), False)
+        process = self._supervisor
+        assert process is not None
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             with suppress(TimeoutError):
                 line, _ = listener.accept()
                 line.setblocking(True)
                 return line.makefile("rwb")
-            if supervisor.stdout.read() or supervisor.poll() is not None:
+            if process.stdout.read() or process.poll() is not None:
                 break
         raise RunError(f"Flower's simulation did not start: {self._last_words()}")
 
@@ -136,14 +136,14 @@ class Simulation:
         if self._stream is not None:
             with suppress(OSError):
                 self._stream.close()
-        supervisor = self._supervisor
-        if supervisor is not None and supervisor.stdin is not None:
+        process = self._supervisor
+        if process is not None and process.stdin is not None:
             with suppress(OSError):
-                supervisor.stdin.close()
+                process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
-                supervisor.wait(_END_SECONDS)
-            supervisor.kill()
-            supervisor.wait()
+                process.wait(_END_SECONDS)
+            process.kill()
+            process.communicate()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def announce(self, setup: Setup, scratch: Path) -> str:

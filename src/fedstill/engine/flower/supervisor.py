@@ -4,10 +4,10 @@ A SuperLink starts processes of its own, and Ray starts more that leave every pr
 that is killed could not end them. So it starts only this, which outlives it by a moment: the end
 of standard input is the end of the run, however it came about.
 
-    python -m fedstill.engine.flower.supervisor FOLDER COMMAND...
+    python supervisor.py FOLDER
 
-Commands are in ``FOLDER/commands.json``, a list of argument lists: they start one after another,
-each when the port that it names in ``wait`` answers.
+Commands are in ``FOLDER/commands.json``: they start one after another, each when the port that it
+names in ``wait`` answers. This imports nothing of ours, so that it is there at once.
 """
 
 import json
@@ -61,6 +61,7 @@ def end(started: "list[subprocess.Popen[bytes]]", folder: Path) -> None:
     for process in reversed(started):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGTERM)
+    _signal(processes_of(folder), signal.SIGTERM)
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline and (
         any(process.poll() is None for process in started) or processes_of(folder)
@@ -71,10 +72,14 @@ def end(started: "list[subprocess.Popen[bytes]]", folder: Path) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     while time.monotonic() < deadline + _PATIENCE and (left := processes_of(folder)):
-        for number in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(number, signal.SIGKILL)
+        _signal(left, signal.SIGKILL)
         time.sleep(0.1)
+
+
+def _signal(numbers: list[int], number: signal.Signals) -> None:
+    for process in numbers:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
 
 
 def processes_of(folder: Path) -> list[int]:
