@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -72,8 +73,18 @@ def compare_rounds(rounds: int) -> None:
         print(f"{engine:<18}{min(seconds):>8.2f}{middle:>8.2f}{middle - base:>10.2f}")
 
 
-def bytes_of(rounds: int, width: int, folder: Path) -> tuple[int, int, int, int, float]:
-    """On the wire up and down, by our count up and down, and how long it took."""
+@dataclass(frozen=True)
+class Bytes:
+    """Of one run: on the wire, by our count, and how long it took."""
+
+    wire_up: int
+    wire_down: int
+    up: int
+    down: int
+    seconds: float
+
+
+def bytes_of(rounds: int, width: int, folder: Path) -> Bytes:
     words = ["fedavg", "--clients", "1", "--partition", "iid", "--rounds", str(rounds)]
     words += ["--model", "mlp", "--set", f"model.width={width}"]
     with Deployment(folder, *words, secure=False) as deployment:
@@ -82,16 +93,13 @@ def bytes_of(rounds: int, width: int, folder: Path) -> tuple[int, int, int, int,
         begun = time.monotonic()
         deployment.run()
         deployment.finished(1200)
-        lasted = time.monotonic() - begun
-        up, down = len(tap.up), len(tap.down)
-        counted = deployment.metrics
-    return (
-        up,
-        down,
-        sum(m["up_bytes"] for m in counted),
-        sum(m["down_bytes"] for m in counted),
-        lasted,
-    )
+        return Bytes(
+            len(tap.up),
+            len(tap.down),
+            sum(metrics["up_bytes"] for metrics in deployment.metrics),
+            sum(metrics["down_bytes"] for metrics in deployment.metrics),
+            time.monotonic() - begun,
+        )
 
 
 def idle_rate(folder: Path) -> tuple[float, float]:
@@ -119,13 +127,11 @@ def compare_bytes(rounds: int) -> None:
                 place.mkdir()
                 runs.append(bytes_of(number, width, place))
             one, several = runs
-            wire_up, wire_down, up, down = (
-                b - a for a, b in zip(one[:4], several[:4], strict=True)
-            )
-            more = several[4] - one[4]
-            ratio_up = (wire_up - idle_up * more) / up
-            ratio_down = (wire_down - idle_down * more) / down
-            print(f"{up // rounds:>12,}{ratio_up:>18.4f}{ratio_down:>8.4f}", flush=True)
+            seconds, up = several.seconds - one.seconds, several.up - one.up
+            wire_up = several.wire_up - one.wire_up - idle_up * seconds
+            wire_down = several.wire_down - one.wire_down - idle_down * seconds
+            ratio_down = wire_down / (several.down - one.down)
+            print(f"{up // rounds:>12,}{wire_up / up:>18.4f}{ratio_down:>8.4f}", flush=True)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,47 @@ class Broken(FedDM):
         if ctx.client == 1:
             raise ValueError("out of order")
         return super().client(ctx, message, state)
+
+
+@dataclass(frozen=True)
+class Lossy(FedDM):
+    """Three in ten answers are lost."""
+
+    def client(self, ctx: Any, message: Any, state: Any) -> Any:
+        if ctx.rng.at("lost").numpy().random() < 0.3:
+            raise ConnectionError("lost")
+        return super().client(ctx, message, state)
+
+
+def test_answers_lost_at_random_cost_little_accuracy_and_no_memory(
+    simulation: Simulation, tmp_path: Path
+) -> None:
+    setup = named_setup("feddm", rounds=20, quorum=0.3)
+    whole = run_with(setup, tmp_path / "whole", InProcess(setup)).history[-1]
+    lossy = {"name": "tests.engine.test_flower_simulation:Lossy", **SMALL["feddm"]}
+    experiment = resolve({**setup.experiment.table, "method": lossy})
+    setup = Setup(experiment, setup.dataset, setup.partition)
+    federation = Federation(setup, RunFolder(tmp_path / "lossy"), Observer())
+    federation.begin()
+    memory: list[int] = []
+    with SimulationEngine(setup, tmp_path / "lossy" / ".workers", simulation) as engine:
+        while federation.round < 20:
+            federation.step(engine)
+            memory.append(sum(resident(n) for n in processes_of(simulation.folder)))
+    lost = sum(len(metrics.failed) for metrics in federation.history)
+    assert 8 <= lost <= 28  # 18 of 60 are expected
+    assert whole.accuracy is not None
+    assert federation.history[-1].accuracy is not None
+    assert abs(whole.accuracy - federation.history[-1].accuracy) < 0.1
+    assert memory[-1] < 1.05 * memory[4], memory
+
+
+def resident(process: int) -> int:
+    """Bytes of memory that a process holds; 0 for one that has just ended."""
+    with suppress(OSError):
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 COMMAND = [
