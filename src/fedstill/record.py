@@ -7,6 +7,7 @@ summary.json        the run in one object
 model.safetensors   the model at the end
 synthetic/          the clients' synthetic sets, a file a round, where the method makes some
 checkpoint/         what --resume goes on from
+nodes/              on Flower's simulation: what the simulated nodes keep to themselves
 refused/            only if one was: messages that were not as declared, each with the reason
 errors.log          only if something failed: the tracebacks
 """

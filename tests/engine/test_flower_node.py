@@ -172,6 +172,15 @@ def test_a_node_with_other_software_or_data_is_refused(
         node_for(description.text, {"partition-id": 0})
 
 
+def test_a_node_reads_no_path_that_the_server_names(tmp_path: Path) -> None:
+    path = own_files(tmp_path)["npz"]
+    arrays = dict(np.load(path))
+    np.savez(path, **arrays, x_test=arrays["x_train"], y_test=arrays["y_train"])
+    description = describe(make_setup(data={"name": str(path)}, partition="iid"))
+    with pytest.raises(RequestError, match="have no public name"):
+        node_for(description.text, {"partition-id": 0})
+
+
 def test_an_experiment_on_nodes_needs_to_know_where_their_records_are() -> None:
     setup = make_setup(partition="nodes")
     assert setup.with_records == [0, 1, 2]

@@ -21,7 +21,7 @@ from fedstill.engine.flower.records import (
     write_work,
 )
 from fedstill.engine.local import Progress
-from fedstill.errors import RunError, WireError
+from fedstill.errors import WireError
 
 _POLL = (0.02, 0.2)  # seconds between two looks: soon at first, then calmly
 _LOOK_FOR_NODES = 1.0
@@ -94,24 +94,27 @@ class GridEngine:
         """
         sent: dict[str, int] = {}
         for client in [c for c in waiting if self._nodes.get(c) in self._present]:
-            work = waiting.pop(client)
-            content = write_work(work, self._text)
+            work = waiting[client]
             message = Message(
-                content,
+                write_work(work, self._text),
                 self._nodes[client],
                 MessageType.TRAIN,
                 group_id=str(work.round),
                 # What nobody waits for any more shall not lie about on the server.
                 ttl=None if ttl is None else max(1.0, ttl),
             )
-            sent[self._push(message)] = client
+            if number := self._push(message):
+                sent[number] = client
+                del waiting[client]
         return sent
 
-    def _push(self, message: Message) -> str:
+    def _push(self, message: Message) -> str | None:
+        """The message's number, or None where the node has just gone: Flower does not take it."""
         numbers = list(self._grid.push_messages([message]))
-        if len(numbers) != 1 or not numbers[0]:
-            raise RunError("Flower did not take a message; its log says why; go on with --resume")
-        return str(numbers[0])
+        if numbers and numbers[0]:
+            return str(numbers[0])
+        self._present.discard(message.metadata.dst_node_id)
+        return None
 
     def _answers(self, pending: dict[str, int]) -> Iterator[Answer]:
         """What has arrived; error replies may come from elsewhere, but they know the question."""
@@ -134,7 +137,8 @@ class GridEngine:
             for node in sorted(self._present - self._met):
                 self._met.add(node)
                 question = Message(write_question(self._text), node, MessageType.QUERY)
-                self._questions[self._push(question)] = node
+                if number := self._push(question):
+                    self._questions[number] = node
             # A node that was gone is asked again when it comes back: it may be another one now.
             self._met &= self._present
         if not self._questions:

@@ -25,9 +25,10 @@ from typing import Any
 import torch
 
 from fedstill.config import resolve
-from fedstill.data import Dataset, Partition, Scaling, load, load_own
+from fedstill.data import SOURCES, Dataset, Partition, Scaling, load, load_own
 from fedstill.engine.client import Answer, Work
 from fedstill.engine.flower.description import Description, read_description
+from fedstill.engine.memory import keep_freed_memory
 from fedstill.engine.threads import threads
 from fedstill.engine.worker import build_setup
 from fedstill.errors import RequestError, RunError
@@ -42,6 +43,7 @@ NodeConfig = Mapping[str, Any]
 # deployment has no such variable, and no message can make it read files.
 SIMULATION = "FEDSTILL_SIMULATION"
 RELAY_SOCKET = "relay"  # in that folder
+KEY_BYTES = 32  # of what the server keeps instead of a state
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ def node_for(text: str, config: NodeConfig) -> Node:
 
 @lru_cache(maxsize=4)  # a simulated node serves many clients, and building one reads the data
 def _node_for(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
+    keep_freed_memory()
     config = dict(items)
     description = read_description(text)
     if description.version != VERSION:
@@ -115,8 +118,8 @@ def _node_for(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
         )
     client = _client(config, description.clients)
     if simulation := os.environ.get(SIMULATION):
-        header = read_toml(Path(simulation) / f"{description.experiment_sha256}.toml")
-        return Node(client, _simulated(header), Path(header["nodes"]) / f"client-{client:05d}")
+        setup, nodes = _simulated(Path(simulation) / f"{description.experiment_sha256}.toml")
+        return Node(client, setup, nodes / f"client-{client:05d}")
     folder = Path(config.get("folder") or _default_folder())
     experiment = description.experiment_sha256[:16]
     return Node(
@@ -127,13 +130,10 @@ def _node_for(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
 
 
 @lru_cache(maxsize=1)
-def _shared(header: str) -> Setup:
-    return build_setup(read_toml(Path(header)))
-
-
-def _simulated(header: Table) -> Setup:
-    """One setup for all the clients that this process simulates."""
-    return _shared(header["file"])
+def _simulated(file: Path) -> tuple[Setup, Path]:
+    """One setup for all the clients that this process simulates, and where they keep things."""
+    header = read_toml(file)
+    return build_setup(header), Path(header["nodes"])
 
 
 def _deployed(description: Description, client: int, config: NodeConfig) -> Setup:
@@ -149,6 +149,11 @@ def _deployed(description: Description, client: int, config: NodeConfig) -> Setu
         return Setup(experiment, dataset, Partition(owner, description.clients))
     if experiment.partition == "nodes":
         raise RequestError("the node's configuration has no data: where are its records?")
+    if experiment.data.name not in SOURCES:  # a path of the server's means nothing here
+        raise RequestError(
+            f"the experiment's data, '{experiment.data.name}', have no public name; "
+            "give this node data of its own"
+        )
     dataset = load(experiment.data)
     method = experiment.build_method()
     dealt = deal(experiment, dataset, pooled=bool(getattr(method, "pooled", False)))

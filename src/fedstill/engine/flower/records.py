@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedstill.engine.client import Answer, Work
+from fedstill.engine.flower.node import KEY_BYTES
 from fedstill.errors import WireError
 
 _WORDS, _BYTES, _MESSAGE = "fedstill", "bytes", "message"
 _STYPE = "fedstill.wire"
 _ABSENT = b""  # records have no word for None; a state is never empty
+_MOST_WORDS = 2000  # letters of an error: whatever a node sends, logs stay readable
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def write_introduction(introduction: Introduction) -> RecordDict:
 def read_introduction(records: RecordDict) -> Introduction:
     """Who a node says it is; whatever it sent, nothing but a ``WireError`` comes of it."""
     words = _words(records)
-    return Introduction(_number(words, "client"), _text(words, "error") or None)
+    return Introduction(_number(words, "client"), _text(words, "error")[:_MOST_WORDS] or None)
 
 
 def write_work(work: Work, experiment: str) -> RecordDict:
@@ -85,13 +87,16 @@ def read_answer(records: RecordDict, client: int) -> Answer:
     try:
         words = _words(records)
         if _number(words, "client") != client:
-            raise WireError(f"it speaks for client {words['client']}")
+            raise WireError("it speaks for another client")
+        state = _bytes(words, "state")
+        if len(state) not in (0, KEY_BYTES):  # it goes into the checkpoint
+            raise WireError(f"its state's key has {len(state)} bytes, not {KEY_BYTES}")
         return Answer(
             client,
             _from_array(records),
-            _bytes(words, "state") or None,
-            _text(words, "error") or None,
-            _text(words, "traceback") or None,
+            state or None,
+            _text(words, "error")[:_MOST_WORDS] or None,
+            _text(words, "traceback")[: 10 * _MOST_WORDS] or None,
         )
     except WireError as error:
         return Answer(client, error=f"refused: {error}")

@@ -158,7 +158,6 @@ class Simulation:
             "partition": str((scratch / "partition.safetensors").resolve()),
             "path": sys.path,
             "nodes": str((scratch.parent / "nodes").resolve()),
-            "file": str(file),
         }
         write_atomically(file, tomli_w.dumps(header).encode())
         return description.text
