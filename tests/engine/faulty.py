@@ -67,8 +67,8 @@ def _shapes(tensors: Params) -> None:
 
 
 def _many(tensors: Params) -> None:
-    for name in (IMAGES, LABELS):
-        tensors[name] = torch.cat([tensors[name]] * 40)
+    for name in (IMAGES, LABELS):  # one more than is declared: its size alone gives nothing away
+        tensors[name] = torch.cat([tensors[name], tensors[name][:1]])
 
 
 def _label(tensors: Params) -> None:

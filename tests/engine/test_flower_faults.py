@@ -32,7 +32,7 @@ FAULTS = {
     2: "1-shapes,2-label,3-raise,4-hang",
     3: "2-garbage,4-hang",
 }
-HUGE = 300  # megabytes
+HUGE = 1024  # megabytes
 
 
 def start(deployment: Deployment, client: int, port: int | None = None) -> None:

@@ -88,7 +88,7 @@ def test_a_node_answers_as_the_local_engine_does(setup: Setup, tmp_path: Path) -
     assert answer.state is not None
     assert local.state is not None
     assert len(answer.state) == 32 < len(local.state)
-    assert States(node.folder).read(answer.state) == local.state
+    assert States(node.folder / node.experiment).read(answer.state) == local.state
     again = node.answer(first_work(setup, 1, answer.state, round=2), silent)
     assert (
         again.message
@@ -117,7 +117,7 @@ def test_a_damaged_or_missing_state_is_an_answer_in_words(setup: Setup, tmp_path
     missing = node.answer(first_work(setup, 0, b"\x00" * 32), silent)
     assert missing.error is not None
     assert "has no state 000000000000" in missing.error
-    (file,) = node.folder.glob("*.safetensors")
+    (file,) = node.folder.glob("*/*.safetensors")
     file.write_bytes(b"something else")
     damaged = node.answer(first_work(setup, 0, answer.state), silent)
     assert damaged.error is not None
@@ -125,12 +125,12 @@ def test_a_damaged_or_missing_state_is_an_answer_in_words(setup: Setup, tmp_path
 
 
 def test_a_node_works_for_its_own_client_only(setup: Setup, tmp_path: Path) -> None:
-    node = Node(2, setup, tmp_path)
+    node = Node(2, setup, tmp_path, "experiment")
     assert node.answer(first_work(setup, 1), silent).error == "this node is client 2"
 
 
 def test_garbage_from_the_server_is_an_answer_in_words(setup: Setup, tmp_path: Path) -> None:
-    answer = Node(0, setup, tmp_path).answer(Work(1, 0, b"garbage", None), silent)
+    answer = Node(0, setup, tmp_path, "experiment").answer(Work(1, 0, b"garbage", None), silent)
     assert answer.error is not None
     assert "not a safetensors message" in answer.error
 

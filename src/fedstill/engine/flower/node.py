@@ -48,17 +48,22 @@ KEY_BYTES = 32  # of what the server keeps instead of a state
 
 @dataclass(frozen=True)
 class Node:
-    """One client in its own place."""
+    """One client in its own place.
+
+    ``folder`` is the client's own, for what outlives an experiment too: a privacy ledger, kept by
+    ``setup.runner``, belongs there. ``experiment`` names the experiment's folder in it.
+    """
 
     client: int
     setup: Setup
     folder: Path
+    experiment: str
 
     def answer(self, work: Work, progress: Callable[[int, int], None]) -> Answer:
         """The client's turn, with the state that this node kept for it."""
         if work.client != self.client:
             return Answer(work.client, error=f"this node is client {self.client}")
-        states = States(self.folder)
+        states = States(self.folder / self.experiment)
         try:
             state = None if work.state is None else states.read(work.state)
         except RunError as error:
@@ -118,15 +123,12 @@ def _node_for(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
         )
     client = _client(config, description.clients)
     if simulation := os.environ.get(SIMULATION):
-        setup, nodes = _simulated(Path(simulation) / f"{description.experiment_sha256}.toml")
-        return Node(client, setup, nodes / f"client-{client:05d}")
-    folder = Path(config.get("folder") or _default_folder())
+        setup, folder = _simulated(Path(simulation) / f"{description.experiment_sha256}.toml")
+    else:
+        setup = _deployed(description, client, config)
+        folder = Path(config.get("folder") or _default_folder()).expanduser()
     experiment = description.experiment_sha256[:16]
-    return Node(
-        client,
-        _deployed(description, client, config),
-        folder.expanduser() / f"client-{client:05d}" / experiment,
-    )
+    return Node(client, setup, folder / f"client-{client:05d}", experiment)
 
 
 @lru_cache(maxsize=1)
