@@ -19,6 +19,7 @@ from typing import Any, Self
 from fedstill.engine.flower.environment import command, flower_environment
 from fedstill.engine.flower.supervisor import end, processes_of
 
+PATIENCE = float(os.environ.get("FEDSTILL_TEST_PATIENCE", "1"))  # more on a busy machine
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -156,7 +157,7 @@ class Deployment:
         assert json.loads(summary.read_text())["status"] == "done", self.log("run")
 
     def wait(self, done: Callable[[], object], seconds: float, log: str) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while not done():
             assert time.monotonic() < deadline, f"{log}: {self.log(log)[-3000:]}"
             time.sleep(0.1)

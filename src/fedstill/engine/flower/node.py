@@ -123,12 +123,17 @@ def _node_for(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
         )
     client = _client(config, description.clients)
     if simulation := os.environ.get(SIMULATION):
-        setup, folder = _simulated(Path(simulation) / f"{description.experiment_sha256}.toml")
+        setup, folder = _simulated(simulated_file(Path(simulation), text))
     else:
         setup = _deployed(description, client, config)
         folder = Path(config.get("folder") or _default_folder()).expanduser()
     experiment = description.experiment_sha256[:16]
     return Node(client, setup, folder / f"client-{client:05d}", experiment)
+
+
+def simulated_file(simulation: Path, text: str) -> Path:
+    """Where a simulation lays out the experiment that ``text`` describes."""
+    return simulation / f"{_digest(text.encode()).hex()}.toml"
 
 
 @lru_cache(maxsize=1)

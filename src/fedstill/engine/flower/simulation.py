@@ -25,7 +25,7 @@ from fedstill.engine.client import Answer, Work
 from fedstill.engine.flower import require_flower, supervisor
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.environment import command, flower_environment
-from fedstill.engine.flower.node import RELAY_SOCKET, SIMULATION
+from fedstill.engine.flower.node import RELAY_SOCKET, SIMULATION, simulated_file
 from fedstill.engine.frames import read_answer, read_frame, write_frame
 from fedstill.engine.local import Progress
 from fedstill.errors import RunError
@@ -148,10 +148,9 @@ class Simulation:
 
     def announce(self, setup: Setup, scratch: Path) -> str:
         """Lay out an experiment for the simulated nodes; the description to send with its work."""
-        description = describe(setup)
+        text = describe(setup).text
         write_atomically(scratch / "data.safetensors", tree.dump(setup.dataset))
         setup.partition.save(scratch / "partition.safetensors")
-        file = self.folder / f"{description.experiment_sha256}.toml"
         header = {
             "config": setup.experiment.table,
             "dataset": str((scratch / "data.safetensors").resolve()),
@@ -159,8 +158,8 @@ class Simulation:
             "path": sys.path,
             "nodes": str((scratch.parent / "nodes").resolve()),
         }
-        write_atomically(file, tomli_w.dumps(header).encode())
-        return description.text
+        write_atomically(simulated_file(self.folder, text), tomli_w.dumps(header).encode())
+        return text
 
     def exchange(self, text: str, works: Sequence[Work]) -> Iterator[Answer]:
         """The answers of all these clients, as they come."""
