@@ -159,6 +159,7 @@ def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
         (pem_key, "key node-1", "not an unencrypted OpenSSH key"),
         (no_key, "key node-1", "is missing; `fedstill deploy key"),
         (replaced("experiment.toml", "fedavg", "fedagv"), "experiment", "did you mean 'fedavg'"),
+        (replaced("experiment.toml", "clients = 3", "clients = 4"), "experiment", "is for 3"),
         (replaced("experiment.toml", "round_timeout = 3600.0", ""), "experiment", "is not set"),
         (replaced("pyproject.toml", "fedstill==", "fedstill==9."), "versions", "the app needs"),
         (replaced("pyproject.toml", "app.server:app", "app.sever:app"), "app", "is not there"),

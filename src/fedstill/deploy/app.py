@@ -22,6 +22,7 @@ from fedstill.version import VERSION
 FLOWER = "flwr>=1.41,<1.43"
 LINK = "deployment"  # the connection's name in Flower's configuration
 _ROUND_TIMEOUT = 3600.0
+_CA = Path("certificates") / "ca.crt"
 
 _CLIENT = '''"""What a node runs. It serves every method: the message says which."""
 
@@ -95,9 +96,6 @@ def write_app(folder: Path, experiment: Experiment, address: Address) -> Setup:
         make_node_key(folder / "keys" / f"node-{number}")
     (folder / "README.md").write_text(readme(experiment, address.host, address.port, nodes))
     return setup
-
-
-_CA = Path("certificates") / "ca.crt"
 
 
 def for_flower(experiment: Experiment) -> Experiment:

@@ -1,5 +1,6 @@
 """``fedstill deploy check``: everything that can be known to be wrong before anything starts."""
 
+import dataclasses
 import importlib.metadata
 import stat
 from collections.abc import Callable, Iterator
@@ -94,6 +95,8 @@ def _experiment(folder: Path) -> Experiment:
         raise _Problem("engine.name is not 'flower'")
     if experiment.engine.round_timeout is None:
         raise _Problem("engine.round_timeout is not set: a node that hangs would hold the run")
+    if experiment.clients not in (None, description.clients):
+        raise _Problem(f"clients = {experiment.clients}, but the app is for {description.clients}")
     return experiment
 
 
@@ -230,6 +233,8 @@ def _data(folder: Path, node: int, data: Path | None) -> None:
         config["data"] = str(data)
     if experiment.data.dir:
         config["data-dir"] = experiment.data.dir
-    built = node_for(_description(folder).text, config)
+    # task.json tells the data's form, experiment.toml may have been edited since.
+    description = dataclasses.replace(_description(folder), config=experiment.table)
+    built = node_for(description.text, config)
     if not len(built.setup.runner.records(node)):
         raise _Problem(f"client {node} has no records")
