@@ -5,10 +5,10 @@ agree to the bit, or the comparison means nothing. A deployment is a SuperLink a
 as processes of this machine; Flower starts a process for every message, and that process imports
 PyTorch, so most of its overhead is there and is shared by fewer cores here than in the field.
 
-Then the bytes on the wire: what really went through a node's connection (no TLS, so that the
-count is of the contents), against what fedstill counts. A run of one round is subtracted from a
-run of several, so that what is sent once (the app, the introduction) is not in it, and a SuperNode
-that has nothing to do is listened to as well, for it asks for work all the time.
+Then the bytes on the wire: what really went through a node's connection (without TLS) from the
+end of the first round to the end of the last, against what fedstill counts. What is sent once (the
+app, the introduction) is not in it. A SuperNode that has nothing to do asks for work all the time:
+it is listened to first, and that much is taken off.
 
     pip install 'fedstill[flower]'
     python benchmarks/engines.py [--rounds 4] [--only rounds|bytes]
@@ -32,6 +32,7 @@ from fedstill.errors import RequestError
 from fedstill.record import RunFolder
 
 CLIENTS = 10
+IDLE_SECONDS = 15
 
 
 def seconds_of(folder: Path) -> list[float]:
@@ -74,64 +75,40 @@ def compare_rounds(rounds: int) -> None:
 
 
 @dataclass(frozen=True)
-class Bytes:
-    """Of one run: on the wire, by our count, and how long it took."""
+class Heard:
+    """What had gone through a node's connection at a moment, up and down."""
 
-    wire_up: int
-    wire_down: int
+    moment: float
     up: int
     down: int
-    seconds: float
+
+    @classmethod
+    def now(cls, tap: Tap) -> "Heard":
+        return cls(time.monotonic(), len(tap.up), len(tap.down))
 
 
-def bytes_of(rounds: int, width: int, folder: Path) -> Bytes:
-    words = ["fedavg", "--clients", "1", "--partition", "iid", "--rounds", str(rounds)]
+def compare_bytes(rounds: int, width: int, folder: Path) -> None:
+    words = ["fedavg", "--clients", "1", "--partition", "iid", "--rounds", str(rounds + 1)]
     words += ["--model", "mlp", "--set", f"model.width={width}"]
     with Deployment(folder, *words, secure=False) as deployment:
         tap = Tap(deployment.port)
         deployment.start_node(0, port=tap.port)
-        begun = time.monotonic()
+        deployment.wait(lambda: "SuperNode ID: " in deployment.log("node-0"), 120, "node-0")
+        before = Heard.now(tap)
+        time.sleep(IDLE_SECONDS)
+        after = Heard.now(tap)
         deployment.run()
-        deployment.finished(1200)
-        return Bytes(
-            len(tap.up),
-            len(tap.down),
-            sum(metrics["up_bytes"] for metrics in deployment.metrics),
-            sum(metrics["down_bytes"] for metrics in deployment.metrics),
-            time.monotonic() - begun,
-        )
-
-
-def idle_rate(folder: Path) -> tuple[float, float]:
-    """Bytes a second, up and down, of a node that nobody asks anything."""
-    with Deployment(folder, "fedavg", "--clients", "1", secure=False) as deployment:
-        tap = Tap(deployment.port)
-        deployment.start_node(0, port=tap.port)
-        time.sleep(15)
-        up, down = len(tap.up), len(tap.down)
-        time.sleep(20)
-        return (len(tap.up) - up) / 20, (len(tap.down) - down) / 20
-
-
-def compare_bytes(rounds: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="fs") as name:
-        folder = Path(name)
-        (folder / "idle").mkdir()
-        idle_up, idle_down = idle_rate(folder / "idle")
-        print(f"an idle node: {idle_up:.0f} bytes a second up, {idle_down:.0f} down")
-        print(f"{'message':>12}{'wire / count up':>18}{'down':>8}")
-        for width in (150, 500, 2000):
-            runs = []
-            for number in (1, 1 + rounds):
-                place = folder / f"{width}-{number}"
-                place.mkdir()
-                runs.append(bytes_of(number, width, place))
-            one, several = runs
-            seconds, up = several.seconds - one.seconds, several.up - one.up
-            wire_up = several.wire_up - one.wire_up - idle_up * seconds
-            wire_down = several.wire_down - one.wire_down - idle_down * seconds
-            ratio_down = wire_down / (several.down - one.down)
-            print(f"{up // rounds:>12,}{wire_up / up:>18.4f}{ratio_down:>8.4f}", flush=True)
+        deployment.rounds(1, 600)
+        first = Heard.now(tap)
+        deployment.rounds(1 + rounds, 600)
+        last = Heard.now(tap)
+        counted = deployment.metrics[1:]
+    idle = (last.moment - first.moment) / (after.moment - before.moment)
+    wire_up = last.up - first.up - idle * (after.up - before.up)
+    wire_down = last.down - first.down - idle * (after.down - before.down)
+    up = sum(metrics["up_bytes"] for metrics in counted)
+    down = sum(metrics["down_bytes"] for metrics in counted)
+    print(f"{up // rounds:>12,}{wire_up / up:>18.4f}{wire_down / down:>8.4f}", flush=True)
 
 
 def main() -> None:
@@ -147,7 +124,10 @@ def main() -> None:
     if wish.only != "bytes":
         compare_rounds(max(3, wish.rounds))
     if wish.only != "rounds":
-        compare_bytes(max(2, wish.rounds))
+        print(f"{'message':>12}{'wire / count up':>18}{'down':>8}")
+        for width in (150, 500):
+            with tempfile.TemporaryDirectory(prefix="fs") as name:
+                compare_bytes(max(2, wish.rounds), width, Path(name))
 
 
 if __name__ == "__main__":
