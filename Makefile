@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_SLOW := $(VENV)/.ready-slow
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test slow browser check format golden bench clean
@@ -16,7 +17,7 @@ demo: $(READY) ## a federated run on the built-in data, about a minute
 test: $(READY) ## the fast tests, with coverage
 	$(BIN)/python -m pytest -n 2 -m "not slow and not browser" --cov --cov-report=term
 
-slow: $(READY) ## the slow tests: killed processes, real command lines
+slow: $(READY_SLOW) ## the slow tests: killed processes, real command lines, Flower
 	$(BIN)/python -m pytest -m slow
 
 browser: $(READY) ## the pages in headless Chromium; screenshots go to build/screenshots
@@ -36,7 +37,7 @@ format: $(READY) ## put the code into the house style
 golden: $(READY) ## write tests/golden/ anew (say why in the changelog, under "Numbers changed")
 	$(BIN)/python -m tests.golden.make
 
-bench: $(READY) ## side-by-side measurements of speed
+bench: $(READY_SLOW) ## side-by-side measurements of speed
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
 clean: ## remove the environment and the caches
@@ -49,3 +50,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,browser]"
 	touch $(READY)
+
+# Flower is large: only the slow tests and its benchmarks have it.
+$(READY_SLOW): $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,flower]"
+	touch $(READY_SLOW)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fedstill.engine.flower.environment import QUIET
 from fedstill.testing import CHECKS
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +30,12 @@ def example_method() -> Any:
 def test_the_documented_method_conforms(name: str) -> None:
     """All but learning, which it does not claim."""
     CHECKS[name](example_method())
+
+
+def test_the_deployment_guide_switches_everything_off_that_calls_home() -> None:
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    for key, value in QUIET.items():
+        assert f"`{key}={value}`" in text
 
 
 def test_readme_names_the_two_commands() -> None:

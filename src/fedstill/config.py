@@ -6,6 +6,7 @@ open, or refuses it with the dotted path of the key, its value and the nearest v
 """
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from fedstill.wire import check_codec
 # Words that may be given as a plain string: it is the table's ``name``.
 _SHORTHANDS = ("method", "model", "data", "engine")
 # Settings that change where or how fast a run is computed, never a bit of its result.
-_FREE = ("engine.workers", "data.dir")
+_FREE = ("engine.workers", "engine.round_timeout", "engine.join_timeout", "data.dir")
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,15 @@ class WireSettings:
 class EngineSettings:
     """Where clients run. Results depend on the threads of one computation, not on the workers."""
 
-    name: Literal["local"] = "local"
+    name: Literal["local", "flower"] = "local"
     workers: Annotated[int, Meta(ge=1)] | None = None  # None: as many as there are cores
     threads: Annotated[int, Meta(ge=1)] = 1  # of each client
     # Fixed, so that results do not depend on the machine; and threads that wait for each other on
     # a busy machine are far slower than one.
     server_threads: Annotated[int, Meta(ge=1)] = 1
+    # Of a Flower round, in seconds. None: as long as the nodes are alive.
+    round_timeout: Annotated[float, Meta(gt=0)] | None = None
+    join_timeout: Annotated[float, Meta(gt=0)] = 120.0  # how long nodes are waited for
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,10 @@ class Experiment:
     def table(self) -> Table:
         """The experiment as plain values, ready for TOML."""
         return without_none(as_table(self))
+
+    def needed(self, clients: int) -> int:
+        """How many of the sampled clients must answer: the quorum."""
+        return max(1, math.ceil(self.quorum * clients - 1e-9))
 
     def build_method(self) -> Any:
         """The method with its settings."""

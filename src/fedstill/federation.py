@@ -74,7 +74,7 @@ class Federation:
         states = self.folder.checkpoints
         works = [Work(number, client, down, states.client(client)) for client in clients]
         answers = self._collect(engine, works)
-        received, failed = self._accept(answers, clients)
+        received, failed = self._accept(number, answers, clients)
         verdicts = self._judge(context, received)
         replies = self._trusted(received, verdicts)
         state = method.server(context, self.state, replies)
@@ -87,7 +87,7 @@ class Federation:
             accuracy=measured.accuracy,
             loss=measured.loss,
             up_bytes=0 if self.pooled else sum(len(a.message) for a in answers),
-            down_bytes=0 if self.pooled else len(down) * len(clients),
+            down_bytes=0 if self.pooled else len(down) * sum(a.asked for a in answers),
             seconds=time.monotonic() - begun,
             epsilon=self.epsilon,
             clients=[reply.client for reply in replies],
@@ -155,7 +155,7 @@ class Federation:
         return sorted(answers, key=lambda a: a.client)
 
     def _accept(
-        self, answers: Sequence[Answer], clients: Sequence[int]
+        self, number: int, answers: Sequence[Answer], clients: Sequence[int]
     ) -> tuple[list[Reply[Any]], dict[int, str]]:
         """The replies that are as declared, and the reasons why the others are not here."""
         method, task, experiment = self.setup.method, self.setup.task, self.setup.experiment
@@ -171,11 +171,12 @@ class Federation:
                 replies.append(Reply(answer.client, message))
             except WireError as error:
                 failed[answer.client] = f"refused: {error}"
-        needed = self.setup.quorum
+                self.folder.keep_refused(number, answer.client, answer.message, str(error))
+        needed = experiment.needed(len(clients))
         if len(replies) < needed:
             client, reason = next(iter(failed.items()))
             raise RunError(
-                f"round {self.round + 1}: {len(replies)} of {len(clients)} clients answered, the "
+                f"round {number}: {len(replies)} of {len(clients)} clients answered, the "
                 f"quorum is {needed}; client {client}: {reason}"
             )
         return replies, failed

@@ -11,6 +11,8 @@ synthetic/          the clients' synthetic sets, a file a round, where the metho
 checkpoint/         what --resume goes on from
 ledger/             with privacy on: every access to each client's records
 report.html         the run as a page
+nodes/              on Flower's simulation: what the simulated nodes keep to themselves
+refused/            only if one was: messages that were not as declared, each with the reason
 errors.log          only if something failed: the tracebacks
 """
 
@@ -40,6 +42,8 @@ from fedstill.types import Params
 
 # What a run that was killed before it existed may leave behind.
 _LEFTOVER = re.compile(r"\.lock|partition\.safetensors|\..*\.tmp")
+
+_MOST_KEPT = 2**20  # bytes of a refused message: enough to see what it was, whatever its size
 
 
 @dataclass(frozen=True)
@@ -292,6 +296,14 @@ class RunFolder:
     def write_synthetic(self, sets: Mapping[int, SyntheticSet], about: About) -> None:
         """Keep a round's synthetic sets. A resumed round writes the same bytes again."""
         save_sets(self.path / "synthetic" / f"round-{about.round:04d}.safetensors", sets, about)
+
+    def keep_refused(self, round: int, client: int, data: bytes, reason: str) -> None:
+        """Keep a message that never reached the model, for whoever wants to know what it was."""
+        path = self.path / "refused" / f"round-{round:04d}-client-{client:05d}"
+        kept = data[:_MOST_KEPT]
+        note = {"reason": reason, "bytes": len(data), "kept": len(kept)}
+        write_atomically(path.with_suffix(".bin"), kept)
+        write_atomically(path.with_suffix(".json"), msgspec.json.encode(note) + b"\n")
 
     def log_error(self, text: str) -> None:
         """Keep a traceback for whoever has to find the cause."""

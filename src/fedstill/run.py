@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from fedstill.config import check_types, resolve, spelled_out
+from fedstill.config import Experiment, check_types, resolve, spelled_out
 from fedstill.data import Dataset, load
-from fedstill.engine.local import local_engine
+from fedstill.engine.flower import require_flower
+from fedstill.engine.local import Engine, local_engine
 from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestError, RunError
 from fedstill.federation import Federation
 from fedstill.models import Model
@@ -28,6 +29,8 @@ from fedstill.setup import Setup, prepare, refuse_too_few_replies
 from fedstill.tables import Table, as_table, merged, nested, read_toml
 from fedstill.types import Params
 from fedstill.version import VERSION
+
+MakeEngine = Callable[[Federation], Engine]
 
 
 @dataclass(frozen=True)
@@ -157,8 +160,12 @@ def execute(
     out: str | Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
+    engine: MakeEngine | None = None,
 ) -> Result:
-    """Run, or go on with, the experiment that a request asks for."""
+    """Run, or go on with, the experiment that a request asks for.
+
+    ``engine`` carries the work if the one that ``engine.name`` names shall not.
+    """
     own = own or OwnObjects()
     folder = RunFolder(Path(out)) if out is not None else None
     if resume:
@@ -167,6 +174,8 @@ def execute(
     elif folder is not None:
         folder.refuse_unless_free()
     experiment = resolve(request, own.method)
+    if engine is None:
+        _refuse_unless_possible(experiment, own)
     dataset = own.data or load(experiment.data)
     pooled = bool(getattr(own.method or experiment.build_method(), "pooled", False))
     dataset, partition = prepare(experiment, dataset, pooled=pooled)
@@ -184,9 +193,36 @@ def execute(
     if setup.plan is not None:
         setup = replace(setup, ledgers=folder.path / "ledger")
     try:
-        return _run_in(folder, setup, summary, observer or Observer())
+        make_engine = engine or _engine_by_name
+        return _run_in(folder, setup, summary, observer or Observer(), make_engine)
     finally:
         folder.close()
+
+
+def _engine_by_name(federation: Federation) -> Engine:
+    """The engine on this machine that the experiment asks for."""
+    setup, scratch = federation.setup, federation.folder.path / ".workers"
+    if setup.experiment.engine.name == "flower":
+        from fedstill.engine.flower.simulation import SimulationEngine
+
+        return SimulationEngine(setup, scratch)
+    return local_engine(setup, setup.clients_a_round, scratch)
+
+
+def _refuse_unless_possible(experiment: Experiment, own: OwnObjects) -> None:
+    """What this machine alone cannot run, said before anything is loaded or written."""
+    if experiment.partition == "nodes":
+        raise RequestError(
+            "partition = 'nodes': the records are on other machines; `fedstill deploy init` "
+            "makes an app for them"
+        )
+    if experiment.engine.name == "flower":
+        require_flower(simulation=True)
+        if own.method is not None or own.model is not None:
+            raise RequestError(
+                "engine.name = 'flower': give the method and the model by name, "
+                "for other processes have to build them"
+            )
 
 
 def _begun(folder: RunFolder | None) -> RunFolder:
@@ -234,7 +270,9 @@ def _holdings(setup: Setup) -> Holdings:
     return Holdings(list(data.class_names), counts.tolist(), len(data.test))
 
 
-def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer) -> Result:
+def _run_in(
+    folder: RunFolder, setup: Setup, first: Summary, observer: Observer, make_engine: MakeEngine
+) -> Result:
     federation = Federation(setup, folder, observer)
 
     def conclude(status: str) -> Summary:
@@ -250,8 +288,7 @@ def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer)
         rounds, status = setup.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
         if federation.round < rounds:
-            scratch = folder.path / ".workers"
-            with local_engine(setup, setup.clients_a_round, scratch) as engine:
+            with make_engine(federation) as engine:
                 try:
                     while federation.round < rounds:
                         federation.step(engine)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ from fedstill.config import Experiment, deciding
 from fedstill.data import (
     Dataset,
     Natural,
+    Nodes,
     Partition,
     Records,
     mislabelled,
@@ -109,9 +109,11 @@ class Setup:
         """The clients that may be asked: those with records.
 
         With privacy on, and its classes not public, that would give an empty client away: then all.
+        Nodes with data of their own are taken to have some.
         """
         privacy = self.experiment.privacy
-        if privacy is not None and privacy.classes == "all":
+        on_nodes = isinstance(parse_partition(self.experiment.partition), Nodes)
+        if on_nodes or (privacy is not None and privacy.classes == "all"):
             return list(range(self.partition.clients))
         clients: list[int] = self.partition.sizes.nonzero().flatten().tolist()
         return clients
@@ -136,7 +138,7 @@ class Setup:
     @property
     def quorum(self) -> int:
         """How many of the sampled clients must answer: at least one."""
-        return max(1, math.ceil(self.experiment.quorum * self.clients_a_round - 1e-9))
+        return self.experiment.needed(self.clients_a_round)
 
     @property
     def portable(self) -> bool:
@@ -177,10 +179,12 @@ def refuse_too_few_replies(setup: Setup) -> None:
 def deal(experiment: Experiment, dataset: Dataset, *, pooled: bool) -> Partition:
     """The records dealt out to the clients; to a single one where a method is centralised."""
     labels = dataset.train.labels
-    if pooled:
-        return Partition(torch.zeros(len(labels), dtype=torch.int32), 1)
     spec = parse_partition(experiment.partition)
-    natural = isinstance(spec, Natural)
+    if pooled:
+        if isinstance(spec, Nodes):
+            raise RequestError("partition = 'nodes': a centralised method needs records here")
+        return Partition(torch.zeros(len(labels), dtype=torch.int32), 1)
+    natural = isinstance(spec, Natural | Nodes)  # the data decide, or the user must
     return partition(
         labels,
         spec,

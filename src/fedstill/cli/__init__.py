@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from fedstill.cli import (
+    deploying,
     evaluating,
     exporting,
     listing,
@@ -46,6 +47,7 @@ app.command("export")(exporting.export_command)
 app.command("compare")(reporting.compare_command)
 app.command("report")(reporting.report_command)
 app.command("list")(listing.list_command)
+app.add_typer(deploying.app, name="deploy")
 
 
 def _print_version(wanted: bool) -> None:

@@ -59,7 +59,7 @@ def run_command(
         ),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="Where clients run.", show_default="local")
+        str | None, typer.Option(help="Where clients run: local or flower.", show_default="local")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes that run clients.", show_default="one a core")

@@ -4,12 +4,14 @@ from fedstill.data.arrays import arrays
 from fedstill.data.cache import cache_folder
 from fedstill.data.corrupt import CorruptSettings, mislabelled
 from fedstill.data.dataset import Dataset, Records, Scaling, Split
+from fedstill.data.own import load_own
 from fedstill.data.partition import Partition, partition
 from fedstill.data.partition_spec import (
     Classes,
     Dirichlet,
     Iid,
     Natural,
+    Nodes,
     PartitionSpec,
     Quantity,
     parse_partition,
@@ -31,6 +33,7 @@ __all__ = [
     "Dirichlet",
     "Iid",
     "Natural",
+    "Nodes",
     "Partition",
     "PartitionSpec",
     "Quantity",
@@ -42,6 +45,7 @@ __all__ = [
     "cache_folder",
     "describe",
     "load",
+    "load_own",
     "mislabelled",
     "parse_partition",
     "partition",

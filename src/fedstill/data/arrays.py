@@ -112,6 +112,26 @@ def read_npz(path: Path, client_array: str | None, image_size: int | None) -> De
     wanted = ["x_train", "y_train", "x_test", "y_test"]
     if client_array is not None:
         wanted.append(client_array)
+    needed = "x_train, y_train, x_test and y_test"
+    needed += " and the one data.client_column names" if client_array else ""
+    found = _read_arrays(path, wanted, needed)
+    owners = found[4] if client_array is not None else None
+    x_train, y_train, x_test, y_test = found[:4]
+    return decode_arrays(
+        x_train, y_train, x_test, y_test, str(path), clients=owners, image_size=image_size
+    )
+
+
+def read_training_arrays(
+    path: Path, image_size: int | None
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Inputs and labels of an ``.npz`` file with x_train and y_train."""
+    x, y = _read_arrays(path, ["x_train", "y_train"], "x_train and y_train")
+    inputs = _inputs(x, f"{path}, x_train", image_size)
+    return inputs, _labels(y, len(inputs), str(path), "train")
+
+
+def _read_arrays(path: Path, wanted: Sequence[str], needed: str) -> list[NDArray[Any]]:
     try:
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -121,20 +141,14 @@ def read_npz(path: Path, client_array: str | None, image_size: int | None) -> De
             if missing:
                 raise RequestError(
                     f"{path}: no array '{missing[0]}' (it has: {', '.join(archive.files)}); "
-                    "needed are x_train, y_train, x_test and y_test"
-                    + (" and the one data.client_column names" if client_array else "")
+                    f"needed are {needed}"
                 )
-            found = [archive[name] for name in wanted]
+            return [archive[name] for name in wanted]
     except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         reason = "it holds Python objects" if "pickle" in str(error) else str(error).split("\n")[0]
         raise RequestError(
             f"{path}: not a readable .npz file of number arrays ({reason})"
         ) from error
-    owners = found[4] if client_array is not None else None
-    x_train, y_train, x_test, y_test = found[:4]
-    return decode_arrays(
-        x_train, y_train, x_test, y_test, str(path), clients=owners, image_size=image_size
-    )
 
 
 def _array(values: ArrayLike) -> NDArray[Any]:

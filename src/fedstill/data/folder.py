@@ -47,7 +47,7 @@ class ImageFolder:
 def is_image_folder(folder: Path) -> bool:
     """Whether there are images below, in either form."""
     roots = [folder / "train"] if (folder / "train").is_dir() else [folder]
-    return any(_images(kind) for root in roots for kind in _class_folders(root))
+    return any(image_files(kind) for root in roots for kind in class_folders(root))
 
 
 def read_image_folder(folder: Path) -> ImageFolder:
@@ -57,22 +57,22 @@ def read_image_folder(folder: Path) -> ImageFolder:
         return _read_flat(folder)
     if not test_root.is_dir():
         raise RequestError(f"{folder}: has train/ but no test/; add test/<class>/*")
-    kinds = _class_folders(train_root)
+    kinds = class_folders(train_root)
     names = tuple(kind.name for kind in kinds)
-    unknown = [kind.name for kind in _class_folders(test_root) if kind.name not in names]
+    unknown = [kind.name for kind in class_folders(test_root) if kind.name not in names]
     if unknown:
         raise RequestError(
             f"{test_root / unknown[0]}: this class is not among the {len(names)} classes of "
             f"{train_root}; the splits must have the same classes"
         )
-    train = _labelled([_images(train_root / name) for name in names])
-    test = _labelled([_images(test_root / name) for name in names])
+    train = _labelled([image_files(train_root / name) for name in names])
+    test = _labelled([image_files(test_root / name) for name in names])
     return _checked(folder, names, train, test)
 
 
 def _read_flat(folder: Path) -> ImageFolder:
-    kinds = _class_folders(folder)
-    files = [_images(kind) for kind in kinds]
+    kinds = class_folders(folder)
+    files = [image_files(kind) for kind in kinds]
     train = _labelled([[f for i, f in enumerate(kind) if i % 5 != 4] for kind in files])
     test = _labelled([kind[4::5] for kind in files])
     return _checked(folder, tuple(kind.name for kind in kinds), train, test)
@@ -98,14 +98,16 @@ def _checked(
     return ImageFolder(names, train, test)
 
 
-def _class_folders(root: Path) -> list[Path]:
+def class_folders(root: Path) -> list[Path]:
+    """The folders of the classes, in order."""
     folders = [p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")]
     if all(p.name.isdecimal() for p in folders):  # class 10 comes after class 9
         return sorted(folders, key=lambda p: (int(p.name), p.name))
     return sorted(folders)
 
 
-def _images(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
+    """The images of one class, in order."""
     if not folder.is_dir():
         return []
     return sorted(

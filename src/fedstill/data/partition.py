@@ -33,6 +33,7 @@ from fedstill.data.partition_spec import (
     Dirichlet,
     Iid,
     Natural,
+    Nodes,
     PartitionSpec,
     Quantity,
     parse_partition,
@@ -95,8 +96,9 @@ class Partition:
             tensors, metadata = read_safetensors(path)
             # A copy: a mapped tensor would follow later changes of the file.
             owner, clients = tensors["owner"].clone(), int(metadata["clients"])
-            sound = owner.dtype == torch.int32 and owner.dim() == 1 and len(owner) > 0
-            if not sound or int(owner.min()) < 0 or int(owner.max()) >= clients:
+            sound = owner.dtype == torch.int32 and owner.dim() == 1
+            # Empty where the nodes hold records of their own.
+            if not sound or (owner < 0).any() or (owner >= clients).any() or clients < 1:
                 raise ValueError("not a partition")
             partition = cls(owner, clients)
             if partition.digest != metadata["digest"]:
@@ -129,11 +131,17 @@ def partition(
             "use natural (one client a speaker), iid or quantity:ALPHA"
         )
     known = labels.cpu().numpy().astype(np.int64)
+    if isinstance(spec, Nodes):
+        return Partition(torch.zeros(0, dtype=torch.int32), _checked(clients))
     if isinstance(spec, Natural):
         owner, clients = deal_natural(None if groups is None else groups.cpu().numpy(), clients)
     else:
-        _check_clients(clients, len(known))
-        assert clients is not None
+        clients = _checked(clients)
+        if clients > len(known):
+            raise RequestError(
+                f"clients = {clients}: more than the {len(known)} training records; "
+                "use fewer clients"
+            )
         owner = _deal(known, spec, clients, classes, rng, allow_empty)
     return Partition(torch.from_numpy(owner.astype(np.int32)), clients)
 
@@ -157,12 +165,9 @@ def _deal(
             return deal_quantity(len(labels), alpha, clients, rng, allow_empty)
 
 
-def _check_clients(clients: int | None, records: int) -> None:
+def _checked(clients: int | None) -> int:
     if clients is None:
         raise RequestError("the number of clients is missing; set clients")
     if clients < 1:
         raise RequestError(f"clients = {clients}: must be 1 or more")
-    if clients > records:
-        raise RequestError(
-            f"clients = {clients}: more than the {records} training records; use fewer clients"
-        )
+    return clients

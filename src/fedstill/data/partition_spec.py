@@ -52,7 +52,15 @@ class Natural:
         return "natural"
 
 
-PartitionSpec = Iid | Dirichlet | Classes | Quantity | Natural
+@dataclass(frozen=True)
+class Nodes:
+    """Every node of a deployment holds records of its own: there is nothing to deal out."""
+
+    def __str__(self) -> str:
+        return "nodes"
+
+
+PartitionSpec = Iid | Dirichlet | Classes | Quantity | Natural | Nodes
 
 # Word, and the form to write it in.
 FORMS = {
@@ -61,6 +69,7 @@ FORMS = {
     "classes": "classes:N",
     "quantity": "quantity:ALPHA",
     "natural": "natural",
+    "nodes": "nodes",
 }
 
 
@@ -76,6 +85,8 @@ def parse_partition(text: str) -> PartitionSpec:
             return Iid()
         case "natural":
             return Natural()
+        case "nodes":
+            return Nodes()
         case "classes":
             return Classes(_per_client(text, number))
         case "dirichlet":

@@ -107,7 +107,7 @@ def _whole(settings: DataSettings) -> bool:
     """Whether ``dir`` holds the data set as one pair of tables, with all its domains."""
     if settings.dir is None:
         return False
-    return bool(_parquets(Path(settings.dir).expanduser() / settings.name, "train"))
+    return bool(parquet_files(Path(settings.dir).expanduser() / settings.name, "train"))
 
 
 def _from_parts(
@@ -167,14 +167,14 @@ def _find_local(settings: DataSettings) -> Path:
 def _absent(name: str, folder: Path) -> str:
     if not folder.is_dir():
         return f"data.dir '{folder}': no such folder"
-    held = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(_parquets(p, "train")))
+    held = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(parquet_files(p, "train")))
     return (
         f"data set '{name}': neither {folder / name / 'train.parquet'} nor "
         f"{folder / name / 'test.parquet'} exists; {folder} holds: {', '.join(held) or 'none'}"
     )
 
 
-def _parquets(folder: Path, split: str) -> list[Path]:
+def parquet_files(folder: Path, split: str) -> list[Path]:
     """The file or the shards of a split, there or below ``data/`` as in a copy of a hub page."""
     for root in (folder, folder / "data"):
         if (whole := root / f"{split}.parquet").is_file():
@@ -189,7 +189,7 @@ def _from_path(
 ) -> tuple[Decoded, str]:
     size = reading.image_size
     plain = path if path.is_file() else path / PLAIN_TEXT
-    if reading.vocabulary and plain.is_file() and not _parquets(path, "train"):
+    if reading.vocabulary and plain.is_file() and not parquet_files(path, "train"):
         _refuse_columns(settings, f"{plain} is a plain text and has")
         decoded = reading.plays(plain)  # quick to read: it needs no cache
         return decoded, decoded.fingerprint()
@@ -201,7 +201,7 @@ def _from_path(
             )
         decoded = read_npz(path, settings.client_column, size)
         return decoded, decoded.fingerprint()
-    train, test = _parquets(path, "train"), _parquets(path, "test")
+    train, test = parquet_files(path, "train"), parquet_files(path, "test")
     if train and (test or not reading.needs_test):
 
         def decode() -> Decoded:

@@ -145,6 +145,13 @@ class Rows:
         except (KeyError, TypeError, ValueError):
             return None
 
+    def labels(self, column: str) -> NDArray[np.int64] | NDArray[np.str_]:
+        """A whole label column: class numbers, or words."""
+        values = self.column(column)
+        if not _is_text(values.type):
+            return _integers(values, column, self)
+        return _text(values)
+
     def images(self, column: str, form: ImageForm) -> Tensor:
         """All images decoded, in order."""
         out = form.empty(self.count)

@@ -37,6 +37,7 @@ class Answer:
     error: str | None = None
     traceback: str | None = None
     spent: bool = False
+    asked: bool = True  # False: the message down never reached it
 
 
 @dataclass(frozen=True)

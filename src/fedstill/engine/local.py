@@ -17,14 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self, cast
 
-import msgspec
-
-from fedstill import tree
 from fedstill.engine.client import Answer, Work
-from fedstill.engine.frames import read_frame, write_frame
+from fedstill.engine.frames import read_answer, read_frame, write_frame
+from fedstill.engine.layout import lay_out
 from fedstill.engine.threads import threads
 from fedstill.errors import RunError
-from fedstill.files import write_atomically
 from fedstill.setup import Setup
 
 Progress = Callable[[int, int, int], None]  # client, step, steps
@@ -73,17 +70,7 @@ class WorkerProcesses:
         self._scratch = scratch
 
     def __enter__(self) -> Self:
-        folder = self._scratch
-        write_atomically(folder / "data.safetensors", tree.dump(self._setup.dataset))
-        self._setup.partition.save(folder / "partition.safetensors")
-        header = {
-            "config": self._setup.experiment.table,
-            "dataset": str(folder / "data.safetensors"),
-            "partition": str(folder / "partition.safetensors"),
-            "path": sys.path,  # a user's own modules are found as they are here
-            "plan": msgspec.to_builtins(self._setup.plan),
-            "ledgers": self._setup.ledgers and str(self._setup.ledgers.resolve()),
-        }
+        header = lay_out(self._setup, self._scratch)
         for _ in range(self._workers):
             process = subprocess.Popen(
                 [sys.executable, "-m", "fedstill.engine.worker"],
@@ -152,9 +139,7 @@ def _serve(
                     raise RunError(f"a worker process could not start: {reply['fatal']}")
                 else:
                     break
-            state = None if reply["stateless"] else parts[1]
-            error, trace = reply["error"], reply["traceback"]
-            answers.put(Answer(work.client, parts[0], state, error, trace, reply["spent"]))
+            answers.put(read_answer((reply, parts)))
     except (EOFError, OSError):
         answers.put(RunError(f"a worker process {_death(process)}"))
     except Exception as error:  # a bug of ours must not leave the main thread waiting

@@ -10,34 +10,15 @@ import sys
 import threading
 import time
 import warnings
-from pathlib import Path
-from typing import Any
 
-import msgspec
 import torch
 
-from fedstill import tree
-from fedstill.config import resolve
-from fedstill.data import Dataset, Partition
 from fedstill.engine.client import Work
-from fedstill.engine.frames import read_frame, write_frame
+from fedstill.engine.frames import read_frame, write_answer, write_frame
+from fedstill.engine.layout import build_setup
 from fedstill.engine.memory import keep_freed_memory
-from fedstill.privacy.plan import PrivatePlan
-from fedstill.setup import Setup
 
 _PROGRESS_SECONDS = 0.2
-
-
-def build_setup(header: dict[str, Any]) -> Setup:
-    """The experiment that the parent process described."""
-    sys.path[:] = header["path"]
-    return Setup(
-        resolve(header["config"]),
-        tree.map_file(Path(header["dataset"]), Dataset),
-        Partition.load(Path(header["partition"])),
-        plan=msgspec.convert(header["plan"], PrivatePlan | None),
-        ledgers=header["ledgers"] and Path(header["ledgers"]),
-    )
 
 
 def main() -> None:
@@ -72,16 +53,7 @@ def main() -> None:
                 write_frame(replies, {"step": step, "steps": steps})
 
         answer = setup.runner.answer(work, progress)
-        write_frame(
-            replies,
-            {
-                "error": answer.error,
-                "traceback": answer.traceback,
-                "spent": answer.spent,
-                "stateless": answer.state is None,
-            },
-            [answer.message, answer.state or b""],
-        )
+        write_answer(replies, answer)
 
 
 def end_with_parent() -> None:

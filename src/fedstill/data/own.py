@@ -1,0 +1,123 @@
+"""A node's own records: training data in any of the usual forms, fitted to a task that is given.
+
+What the task says is public and fixed (shape, names of the classes); a node may hold few of the
+classes, and needs no test split. Records that do not fit are refused in words.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstill.data.arrays import read_training_arrays
+from fedstill.data.cache import cached
+from fedstill.data.dataset import Split
+from fedstill.data.decoded import Decoded
+from fedstill.data.folder import class_folders, image_files
+from fedstill.data.images import ImageForm, decode_images
+from fedstill.data.labels import check_labels
+from fedstill.data.sources import DataSettings, parquet_files
+from fedstill.errors import RequestError, did_you_mean
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the task expects."""
+
+    shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+
+    def label(self, name: str, where: str) -> int:
+        if name not in self.class_names:
+            raise RequestError(
+                f"{where}: no class '{name}' in the task{did_you_mean(name, self.class_names)}"
+            )
+        return self.class_names.index(name)
+
+    def check(self, split: Split, path: Path) -> Split:
+        shape = tuple(split.inputs.shape[1:])
+        if shape != self.shape:
+            raise RequestError(
+                f"{path}: records of shape {shape}, the task has {self.shape}; "
+                "images are resized by data.image_size of the experiment"
+            )
+        return split
+
+
+def load_own(
+    path: Path, settings: DataSettings, shape: tuple[int, ...], class_names: tuple[str, ...]
+) -> Split:
+    """All training records at ``path``, as this task needs them.
+
+    An ``.npz`` file with x_train and y_train, a folder with train.parquet (or its shards), or a
+    folder of images a class (there, or in train/).
+    """
+    path = path.expanduser()
+    form = _Form(shape, class_names)
+    try:
+        if path.is_file():
+            x, y = read_training_arrays(path, settings.image_size)
+            labels = check_labels(y, len(class_names), lambda row: f"{path}, y_train[{row}]")
+            return form.check(Split(torch.from_numpy(x), labels), path)
+        if not path.is_dir():
+            raise RequestError(f"{path}: no such file or folder")
+        if files := parquet_files(path, "train"):
+            return form.check(_cached(path, files, form, settings, _from_parquet), path)
+        root = path / "train" if (path / "train").is_dir() else path
+        files = [file for kind in class_folders(root) for file in image_files(kind)]
+        if files:
+            return form.check(_cached(path, files, form, settings, _from_images), path)
+    except OSError as error:
+        raise RequestError(f"{path}: {error.strerror or error}") from error
+    raise RequestError(f"{path}: neither train.parquet, nor a folder of images a class")
+
+
+_Decode = Callable[[Sequence[Path], _Form, DataSettings], Split]
+
+
+def _cached(
+    path: Path, files: Sequence[Path], form: _Form, settings: DataSettings, decode: _Decode
+) -> Split:
+    """Decoded once: a node of a deployment starts a new process for every message."""
+
+    def whole() -> Decoded:
+        split = decode(files, form, settings)
+        return Decoded(split, Split(split.inputs[:0], split.labels[:0]), form.class_names)
+
+    key = {
+        "own": form.class_names,
+        "columns": (settings.image_column, settings.label_column),
+        "image_size": settings.image_size,
+    }
+    return cached(path.name or "own", files, key, whole)[0].train
+
+
+def _from_parquet(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
+    from fedstill.data import tables  # here: pyarrow is slow to import for a cache hit
+
+    rows = tables.Rows([tables.parquet_table(file) for file in files])
+    label = rows.find(settings.label_column, tables.LABEL_COLUMNS, "data.label_column")
+    image = rows.find(settings.image_column, tables.IMAGE_COLUMNS, "data.image_column")
+    first = ImageForm.of_first(rows.first_image(image), settings.image_size, rows.where(0))
+    return Split(rows.images(image, first), _labels(rows.labels(label), form, rows.where))
+
+
+def _labels(
+    values: NDArray[np.int64] | NDArray[np.str_], form: _Form, where: Callable[[int], str]
+) -> Tensor:
+    if values.dtype.kind == "i":
+        return check_labels(values.astype(np.int64), len(form.class_names), where)
+    numbers = [form.label(str(name), where(row)) for row, name in enumerate(values)]
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def _from_images(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
+    first = ImageForm.of_first(files[0], settings.image_size, str(files[0]))
+    out = first.empty(len(files))
+    decode_images(files, first, out, lambda i: str(files[i]))
+    labels = [form.label(file.parent.name, str(file.parent)) for file in files]
+    return Split(torch.from_numpy(out), torch.tensor(labels, dtype=torch.int64))

@@ -1,0 +1,137 @@
+"""``fedstill deploy init``: the files of a Flower app, with certificates and keys."""
+
+import dataclasses
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from fedstill.config import Experiment
+from fedstill.data import load
+from fedstill.deploy.keys import make_certificates, make_node_key
+from fedstill.deploy.readme import readme
+from fedstill.engine.flower import require_flower
+from fedstill.engine.flower.description import describe
+from fedstill.engine.flower.environment import QUIET
+from fedstill.errors import RequestError
+from fedstill.setup import Setup, deal
+from fedstill.tables import Table
+from fedstill.version import VERSION
+
+FLOWER = "flwr>=1.41,<1.43"
+LINK = "deployment"  # the connection's name in Flower's configuration
+_ROUND_TIMEOUT = 3600.0
+_CA = Path("certificates") / "ca.crt"
+
+_CLIENT = '''"""What a node runs. It serves every method: the message says which."""
+
+from fedstill.engine.flower.client_app import app
+
+__all__ = ["app"]
+'''
+
+_SERVER = '''"""What the server runs: the experiment that lies beside this package."""
+
+from pathlib import Path
+
+from fedstill.engine.flower.server_app import server_app
+
+app = server_app(Path(__file__).parent.parent / "experiment.toml")
+'''
+
+_IGNORE = "certificates/\nkeys/\nflower/\nruns/\n*.db\n"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where nodes find the SuperLink."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """HOST:PORT."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise RequestError(f"--address {text}: write it as HOST:PORT, e.g. fl.example.org:8443")
+        return cls(host.strip("[]"), int(port))
+
+
+def write_app(folder: Path, experiment: Experiment, address: Address) -> Setup:
+    """Write the app, its certificates and a key for every node; what was laid out."""
+    require_flower()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RequestError(f"{folder}: is not empty; name a new folder")
+    experiment = for_flower(experiment)
+    dataset = load(experiment.data)
+    method = experiment.build_method()
+    pooled = bool(getattr(method, "pooled", False))
+    setup = Setup(experiment, dataset, deal(experiment, dataset, pooled=pooled))
+    description = describe(setup)  # builds the task: a wrong setting shows before any file
+    nodes = setup.partition.clients
+    package = folder / "fedstill_app"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('"""fedstill as a Flower app."""\n')
+    (package / "client.py").write_text(_CLIENT)
+    (package / "server.py").write_text(_SERVER)
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(_project()))
+    (folder / "experiment.toml").write_text(tomli_w.dumps(experiment.table))
+    (folder / "task.json").write_text(description.text + "\n")
+    (folder / ".gitignore").write_text(_IGNORE)
+    exports = (f"export {key}={shlex.quote(value)}\n" for key, value in QUIET.items())
+    (folder / "environment.sh").write_text(
+        "# Nothing calls home, nothing is installed at run time. Use it before every command.\n"
+        + "".join(exports)
+    )
+    link = {"address": str(address), "root-certificates": str((folder / _CA).resolve())}
+    (folder / "flower").mkdir()
+    (folder / "flower" / "config.toml").write_text(tomli_w.dumps({"superlink": {LINK: link}}))
+    make_certificates(folder / "certificates", address.host)
+    for number in range(nodes):
+        make_node_key(folder / "keys" / f"node-{number}")
+    (folder / "README.md").write_text(readme(experiment, address.host, address.port, nodes))
+    return setup
+
+
+def for_flower(experiment: Experiment) -> Experiment:
+    """The experiment as it goes to real machines: a hung node must not hold a round for ever."""
+    engine = dataclasses.replace(
+        experiment.engine,
+        name="flower",
+        workers=None,  # a matter of the machine
+        round_timeout=experiment.engine.round_timeout or _ROUND_TIMEOUT,
+    )
+    return dataclasses.replace(experiment, engine=engine)
+
+
+def _project() -> Table:
+    return {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {
+            "name": "fedstill-app",
+            "version": "1.0.0",
+            "description": "A federated experiment by fedstill.",
+            "license": "Apache-2.0",
+            "dependencies": [f"fedstill=={VERSION}", FLOWER],
+        },
+        "tool": {
+            "hatch": {"build": {"targets": {"wheel": {"packages": ["fedstill_app"]}}}},
+            "flwr": {
+                "app": {
+                    "publisher": "fedstill",
+                    # All that goes to the nodes. Secrets and results stay where they are.
+                    "fab-include": ["fedstill_app/*.py", "experiment.toml", "task.json"],
+                    "components": {
+                        "serverapp": "fedstill_app.server:app",
+                        "clientapp": "fedstill_app.client:app",
+                    },
+                    "config": {"out": "runs/experiment", "resume": False},
+                }
+            },
+        },
+    }

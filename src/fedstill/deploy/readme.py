@@ -1,0 +1,94 @@
+"""The README of a Flower app: every command, ready to copy."""
+
+from fedstill.config import Experiment
+from fedstill.version import VERSION
+
+_TEXT = """\
+# {method} on {nodes} nodes
+
+Made by `fedstill deploy init` (fedstill {version}). The experiment is in `experiment.toml`; what
+nodes must agree on (shape and classes of the data, scaling) is in `task.json`. After a change of
+`experiment.toml` run `fedstill deploy check .` again. The whole story, with the security model, is
+in fedstill's `docs/deploy.md`.
+
+On every machine: `pip install 'fedstill[flower]=={version}'`.
+
+## The server ({host})
+
+```console
+$ source environment.sh && export FLWR_HOME=$PWD/flower
+$ fedstill deploy check .
+$ flower-superlink --host 0.0.0.0 --port {port} --database superlink.db \\
+    --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificates/server.crt \\
+    --ssl-keyfile certificates/server.key --enable-supernode-auth \\
+    --disable-runtime-dependency-installation
+```
+
+**Flower's control API is open on the same port**: whoever reaches it can list nodes and start
+runs, with or without node authentication. Let only the nodes' part through to the outside, as
+`docs/deploy.md` shows ("Close the control API").
+
+In a second terminal, once: the nodes' public keys.
+
+```console
+$ source environment.sh && export FLWR_HOME=$PWD/flower
+{register}
+```
+
+## Each node
+
+Take to node K: `certificates/ca.crt`, `keys/node-K`, `environment.sh`, and for the check
+`experiment.toml`, `task.json` and `pyproject.toml`. Nothing else leaves the server. (Better still:
+make the key on the node, `fedstill deploy key node-K`, and take only `node-K.pub` to the server.)
+
+```console
+$ source environment.sh
+$ fedstill deploy check . --node K{data_check}
+$ flower-supernode --superlink {host}:{port} --root-certificates certificates/ca.crt \\
+    --auth-supernode-private-key keys/node-K \\
+    --node-config 'partition-id=K folder="/var/lib/fedstill"{data_config}'
+```
+
+{data_words}
+
+## The run
+
+On the server:
+
+```console
+$ flwr run . deployment --stream
+$ flwr run . deployment --stream --run-config 'resume=true'     # go on after a crash
+```
+
+The run folder is `runs/experiment`, below the folder the SuperLink was started in
+(`--run-config 'out="/srv/runs/second"'` for another one).
+"""
+
+_OWN = """\
+`data` is the node's own records: a folder with `train.parquet`, a folder of images a class, or an
+`.npz` file with `x_train` and `y_train`. They stay there."""
+
+_DEALT = """\
+This experiment deals the records of `{data}` out to the nodes, which is for trying things: every
+node has a copy of the whole data set and uses its share. For records that lie on the nodes, make
+the app with `--partition nodes` and give each node `data="PATH"`."""
+
+
+def readme(experiment: Experiment, host: str, port: int, nodes: int) -> str:
+    """The README for this experiment."""
+    own = experiment.partition == "nodes"
+    register = "\n".join(
+        f"$ flwr supernode register keys/node-{k}.pub deployment --name node-{k}"
+        for k in range(nodes)
+    )
+    return _TEXT.format(
+        method=experiment.method["name"],
+        nodes=nodes,
+        version=VERSION,
+        host=host,
+        port=port,
+        register=register,
+        data_check=" --data /srv/records" if own else "",
+        data_config=' data="/srv/records"' if own else "",
+        data_words=_OWN if own else _DEALT.format(data=experiment.data.name),
+    )

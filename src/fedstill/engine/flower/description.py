@@ -1,0 +1,59 @@
+"""What a node is told about the experiment: public knowledge that the server and all nodes share.
+
+Nodes build the task from it, and refuse it where their own data do not fit.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from fedstill.errors import WireError
+from fedstill.setup import Setup
+from fedstill.tables import Table
+from fedstill.version import VERSION
+
+
+@dataclass(frozen=True)
+class Description:
+    """The experiment, and of the data only what is public: their form, not their contents."""
+
+    version: str
+    config: Table
+    clients: int
+    shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    data_sha256: str  # of the server's data: nodes that deal out the same must have the same
+    partition_sha256: str
+    experiment_sha256: str
+
+    @property
+    def text(self) -> str:
+        """As it travels."""
+        return msgspec.json.encode(self).decode()
+
+
+def describe(setup: Setup) -> Description:
+    """The description of this experiment."""
+    data = setup.dataset
+    return Description(
+        version=VERSION,
+        config=setup.experiment.table,
+        clients=setup.partition.clients,
+        shape=data.shape,
+        class_names=data.class_names,
+        mean=data.scaling.mean,
+        std=data.scaling.std,
+        data_sha256=data.fingerprint,
+        partition_sha256=setup.partition.digest,
+        experiment_sha256=setup.digest,
+    )
+
+
+def read_description(text: str) -> Description:
+    """The description that came with a message."""
+    try:
+        return msgspec.json.decode(text, type=Description)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"the description of the experiment cannot be read: {error}") from error

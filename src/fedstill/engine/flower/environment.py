@@ -1,0 +1,33 @@
+"""The environment of Flower's programs as we start them: nothing calls home, nothing is installed.
+
+By default Flower sends usage events, looks for updates, and a SuperLink installs an app's
+dependencies while it runs; Ray sends usage statistics.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+QUIET: Mapping[str, str] = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """Ours, with Flower's own programs first on the path and its files below ``home``."""
+    beside = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        **QUIET,
+        "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),
+        "FLWR_HOME": str(home),
+    }
+
+
+def command(name: str) -> str:
+    """One of Flower's programs, from the environment that runs us."""
+    return str(Path(sys.executable).parent / name)

@@ -1,0 +1,205 @@
+"""The node's side: which client it is, where its records are, and what it keeps to itself.
+
+A node's configuration decides all of that, never a message from the server:
+
+    partition-id = 2                 which client this is, counting from 0
+    data = "/srv/records"            its own records; without it, its share of the experiment's data
+    data-dir = "/srv/datasets"       where the experiment's data are on this machine
+    folder = "/var/lib/fedstill"     where the node keeps what must survive: its client's state
+    device = "cuda"                  where it computes, if not where the experiment says
+
+A client's state never leaves its node. The server is given the state's SHA-256 and hands it back
+with the next work, so that a run that is resumed, or a reply that was refused, finds the state
+that belongs to it.
+"""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedstill.config import resolve
+from fedstill.data import SOURCES, Dataset, Partition, Scaling, load, load_own
+from fedstill.engine.client import Answer, Work
+from fedstill.engine.flower.description import Description, read_description
+from fedstill.engine.layout import build_setup
+from fedstill.engine.memory import keep_freed_memory
+from fedstill.engine.threads import threads
+from fedstill.errors import RequestError, RunError
+from fedstill.files import write_atomically
+from fedstill.setup import Setup, prepare
+from fedstill.tables import Table, merged, read_toml
+from fedstill.version import VERSION
+
+NodeConfig = Mapping[str, Any]
+
+# Set by whoever starts a simulation: a folder with the experiments that run in it. A node of a
+# deployment has no such variable, and no message can make it read files.
+SIMULATION = "FEDSTILL_SIMULATION"
+RELAY_SOCKET = "relay"  # in that folder
+KEY_BYTES = 32  # of what the server keeps instead of a state
+
+
+@dataclass(frozen=True)
+class Node:
+    """One client in its own place.
+
+    ``folder`` is the client's own, for what outlives an experiment too: a privacy ledger, kept by
+    ``setup.runner``, belongs there. ``experiment`` names the experiment's folder in it.
+    """
+
+    client: int
+    setup: Setup
+    folder: Path
+    experiment: str
+
+    def answer(self, work: Work, progress: Callable[[int, int], None]) -> Answer:
+        """The client's turn, with the state that this node kept for it."""
+        if work.client != self.client:
+            return Answer(work.client, error=f"this node is client {self.client}")
+        states = States(self.folder / self.experiment)
+        try:
+            state = None if work.state is None else states.read(work.state)
+        except RunError as error:
+            return Answer(work.client, error=str(error))
+        with threads(self.setup.experiment.engine.threads):
+            answer = self.setup.runner.answer(dataclasses.replace(work, state=state), progress)
+        if answer.state is None:
+            return answer
+        return dataclasses.replace(answer, state=states.keep(answer.state, work.state))
+
+
+class States:
+    """A client's states by their SHA-256: the one the server counts on, and the newest."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, key: bytes) -> bytes:
+        """The state that the server was given this key for."""
+        with_name = self._path(key)
+        try:
+            state = with_name.read_bytes()
+        except OSError:
+            raise RunError(f"this node has no state {with_name.stem[:12]} of its client") from None
+        if _digest(state) != key:
+            raise RunError(f"{with_name}: the client's state is damaged")
+        return state
+
+    def keep(self, state: bytes, before: bytes | None) -> bytes:
+        """Keep a state and the one it came from; its key."""
+        key = _digest(state)
+        write_atomically(self._path(key), state)
+        needed = {self._path(key), *([self._path(before)] if before else [])}
+        for path in self._folder.glob("*.safetensors"):
+            if path not in needed:
+                path.unlink(missing_ok=True)
+        return key
+
+    def _path(self, key: bytes) -> Path:
+        return self._folder / f"{key.hex()}.safetensors"
+
+
+def node_for(text: str, config: NodeConfig) -> Node:
+    """This node in the experiment that ``text`` describes."""
+    return _node_for(text, tuple(sorted(config.items())))
+
+
+@lru_cache(maxsize=4)  # a simulated node serves many clients, and building one reads the data
+def _node_for(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
+    keep_freed_memory()
+    config = dict(items)
+    description = read_description(text)
+    if description.version != VERSION:
+        raise RequestError(
+            f"this node has fedstill {VERSION}, the server {description.version}; "
+            "install the same version"
+        )
+    client = _client(config, description.clients)
+    if simulation := os.environ.get(SIMULATION):
+        setup, folder = _simulated(simulated_file(Path(simulation), text))
+    else:
+        setup = _deployed(description, client, config)
+        folder = Path(config.get("folder") or _default_folder()).expanduser()
+    experiment = description.experiment_sha256[:16]
+    return Node(client, setup, folder / f"client-{client:05d}", experiment)
+
+
+def simulated_file(simulation: Path, text: str) -> Path:
+    """Where a simulation lays out the experiment that ``text`` describes."""
+    return simulation / f"{_digest(text.encode()).hex()}.toml"
+
+
+@lru_cache(maxsize=1)
+def _simulated(file: Path) -> tuple[Setup, Path]:
+    """One setup for all the clients that this process simulates, and where they keep things."""
+    header = read_toml(file)
+    return build_setup(header), Path(header["nodes"])
+
+
+def _deployed(description: Description, client: int, config: NodeConfig) -> Setup:
+    table: Table = description.config
+    if device := config.get("device"):
+        table = merged(table, {"device": device})
+    if directory := config.get("data-dir"):
+        table = merged(table, {"data": {"dir": directory}})
+    experiment = resolve(table)
+    if own := config.get("data"):
+        dataset = own_data(description, Path(str(own)), experiment.data)
+        owner = torch.full((len(dataset.train),), client, dtype=torch.int32)
+        return Setup(experiment, dataset, Partition(owner, description.clients))
+    if experiment.partition == "nodes":
+        raise RequestError("the node's configuration has no data: where are its records?")
+    if experiment.data.name not in SOURCES:  # a path of the server's means nothing here
+        raise RequestError(
+            f"the experiment's data, '{experiment.data.name}', have no public name; "
+            "give this node data of its own"
+        )
+    dataset = load(experiment.data)
+    method = experiment.build_method()
+    pooled = bool(getattr(method, "pooled", False))
+    dataset, dealt = prepare(experiment, dataset, pooled=pooled)
+    if dataset.fingerprint != description.data_sha256:
+        raise RequestError(f"this node's copy of '{dataset.name}' is not the server's")
+    if dealt.digest != description.partition_sha256:
+        raise RequestError("this node deals the records out in another way than the server")
+    return Setup(experiment, dataset, dealt)
+
+
+def own_data(description: Description, path: Path, settings: Any) -> Dataset:
+    """The node's own records as a data set that fits the task."""
+    split = load_own(path, settings, description.shape, description.class_names)
+    return Dataset(
+        name=path.name,
+        train=split,
+        test=dataclasses.replace(split, inputs=split.inputs[:0], labels=split.labels[:0]),
+        class_names=description.class_names,
+        scaling=Scaling(description.mean, description.std),
+        fingerprint="",
+    )
+
+
+def _client(config: NodeConfig, clients: int) -> int:
+    client = config.get("partition-id")
+    if type(client) is not int:
+        raise RequestError("the node's configuration has no partition-id: which client is it?")
+    if not 0 <= client < clients:
+        raise RequestError(
+            f"partition-id = {client}: the experiment has clients 0 to {clients - 1}"
+        )
+    return client
+
+
+def _default_folder() -> Path:
+    home = os.environ.get("FLWR_HOME")
+    return (Path(home) if home else Path.home() / ".flwr") / "fedstill"
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

@@ -1,0 +1,143 @@
+"""Work and answers as Flower records. The message itself is our wire's bytes, as they are.
+
+The bytes go into an ``Array``, because Flower sends arrays in pieces of 5 MB and everything else
+in one; the few words around them into a ``ConfigRecord``.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedstill.engine.client import Answer, Work
+from fedstill.engine.flower.node import KEY_BYTES
+from fedstill.errors import WireError
+
+_WORDS, _BYTES, _MESSAGE = "fedstill", "bytes", "message"
+_STYPE = "fedstill.wire"
+_ABSENT = b""  # records have no word for None; a state is never empty
+_MOST_WORDS = 2000  # letters of an error: whatever a node sends, logs stay readable
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a node says about itself: which client it is, or why it cannot take part."""
+
+    client: int
+    error: str | None = None
+
+
+def write_question(experiment: str) -> RecordDict:
+    """Who are you, and do your data fit this experiment?"""
+    return RecordDict({_WORDS: ConfigRecord({"experiment": experiment})})
+
+
+def write_introduction(introduction: Introduction) -> RecordDict:
+    """The node's answer to that."""
+    words = {"client": introduction.client, "error": introduction.error or ""}
+    return RecordDict({_WORDS: ConfigRecord(words)})
+
+
+def read_introduction(records: RecordDict) -> Introduction:
+    """Who a node says it is; whatever it sent, nothing but a ``WireError`` comes of it."""
+    words = _words(records)
+    return Introduction(_number(words, "client"), _text(words, "error")[:_MOST_WORDS] or None)
+
+
+def write_work(work: Work, experiment: str) -> RecordDict:
+    """What one client is asked to do."""
+    words = {
+        "experiment": experiment,
+        "round": work.round,
+        "client": work.client,
+        "state": work.state or _ABSENT,
+    }
+    return RecordDict({_WORDS: ConfigRecord(words), _BYTES: _in_array(work.message)})
+
+
+def read_experiment(records: RecordDict) -> str:
+    """The description that comes with every message down."""
+    return _text(_words(records), "experiment")
+
+
+def read_work(records: RecordDict) -> Work:
+    """The work in a message down."""
+    words = _words(records)
+    return Work(
+        _number(words, "round"),
+        _number(words, "client"),
+        _from_array(records),
+        _bytes(words, "state") or None,
+    )
+
+
+def write_answer(answer: Answer) -> RecordDict:
+    """What came of it."""
+    words = {
+        "client": answer.client,
+        "state": answer.state or _ABSENT,
+        "error": answer.error or "",
+        "traceback": answer.traceback or "",
+    }
+    return RecordDict({_WORDS: ConfigRecord(words), _BYTES: _in_array(answer.message)})
+
+
+def read_answer(records: RecordDict, client: int) -> Answer:
+    """The answer of this client. Records that are not as agreed are a refused answer."""
+    try:
+        words = _words(records)
+        if _number(words, "client") != client:
+            raise WireError("it speaks for another client")
+        state = _bytes(words, "state")
+        if len(state) not in (0, KEY_BYTES):  # it goes into the checkpoint
+            raise WireError(f"its state's key has {len(state)} bytes, not {KEY_BYTES}")
+        return Answer(
+            client,
+            _from_array(records),
+            state or None,
+            _text(words, "error")[:_MOST_WORDS] or None,
+            _text(words, "traceback")[: 10 * _MOST_WORDS] or None,
+        )
+    except WireError as error:
+        return Answer(client, error=f"refused: {error}")
+
+
+def _in_array(data: bytes) -> ArrayRecord:
+    array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
+    return ArrayRecord(OrderedDict({_MESSAGE: array}))
+
+
+def _from_array(records: RecordDict) -> bytes:
+    record = records.get(_BYTES)
+    array = record.get(_MESSAGE) if isinstance(record, ArrayRecord) else None
+    if not isinstance(array, Array) or array.stype != _STYPE:
+        raise WireError("the records hold no message of ours")
+    return bytes(array.data)
+
+
+def _words(records: RecordDict) -> ConfigRecord:
+    words = records.get(_WORDS)
+    if not isinstance(words, ConfigRecord):
+        raise WireError("the records are not ours")
+    return words
+
+
+def _number(words: ConfigRecord, key: str) -> int:
+    value = words.get(key)
+    if type(value) is not int:
+        raise WireError(f"'{key}' is not a number")
+    return value
+
+
+def _text(words: ConfigRecord, key: str) -> str:
+    value = words.get(key)
+    if not isinstance(value, str):
+        raise WireError(f"'{key}' is not text")
+    return value
+
+
+def _bytes(words: ConfigRecord, key: str) -> bytes:
+    value = words.get(key)
+    if not isinstance(value, bytes):
+        raise WireError(f"'{key}' is not bytes")
+    return value

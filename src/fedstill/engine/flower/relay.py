@@ -1,0 +1,47 @@
+"""The ServerApp of a simulation: takes work from the process that runs the federation.
+
+That process holds the rounds, as with every engine; it listens on a socket in its own folder, and
+this passes frames between the socket and the grid until the socket is closed.
+"""
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedstill.config import resolve
+from fedstill.engine.client import Work
+from fedstill.engine.flower.description import read_description
+from fedstill.engine.flower.grid import GridEngine
+from fedstill.engine.flower.node import RELAY_SOCKET, SIMULATION
+from fedstill.engine.frames import read_frame, write_answer, write_frame
+
+app = ServerApp()
+
+
+@app.main()
+def relay(grid: Grid, context: Context) -> None:
+    """Serve until the other side has gone."""
+    folder = Path(os.environ[SIMULATION])
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(str(folder / RELAY_SOCKET))
+        stream: Any = line.makefile("rwb")
+        engines: dict[str, GridEngine] = {}
+        while True:
+            try:
+                header, parts = read_frame(stream)
+            except EOFError:
+                return
+            text = header["experiment"]
+            if text not in engines:
+                engines[text] = GridEngine(grid, resolve(read_description(text).config), text)
+            works = [
+                Work(w["round"], w["client"], parts[w["message"]], parts[w["state"]] or None)
+                for w in header["works"]
+            ]
+            for answer in engines[text].exchange(works, lambda _client, _step, _steps: None):
+                write_answer(stream, answer)
+            write_frame(stream, {"done": True})

@@ -1,0 +1,49 @@
+"""The ServerApp of a deployment: one for every method. It holds the rounds.
+
+Its run configuration has two words: ``out``, the run folder on the server's machine, and
+``resume``, to go on with the run that is there.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+
+from fedstill.cli.progress import PlainProgress
+from fedstill.engine.flower.description import describe
+from fedstill.engine.flower.grid import GridEngine
+from fedstill.federation import Federation
+from fedstill.run import Result, execute
+from fedstill.tables import read_toml
+
+
+def server_app(experiment: Path) -> ServerApp:
+    """The app that runs the experiment in this TOML file."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(grid, experiment, context.run_config)
+
+    return app
+
+
+def serve(grid: Grid, experiment: Path, config: Mapping[str, Any]) -> Result:
+    """One run, or the rest of one, on the nodes of this grid."""
+
+    def engine(federation: Federation) -> GridEngine:
+        setup = federation.setup
+        return GridEngine(grid, setup.experiment, describe(setup).text)
+
+    # Flower passes lines on to whoever follows the run; a terminal's bars would not survive it.
+    console = Console(width=200, soft_wrap=True, force_terminal=False)
+    return execute(
+        read_toml(experiment),
+        out=str(config.get("out") or "run"),
+        resume=bool(config.get("resume", False)),
+        observer=PlainProgress(console),
+        engine=engine,
+    )

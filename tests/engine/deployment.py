@@ -1,0 +1,225 @@
+"""A SuperLink, SuperNodes and runs as real processes on the loopback interface, for tests.
+
+Everything lives below one folder and is over, every process of it, when the block ends.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from fedstill.engine.flower.environment import command, flower_environment
+from fedstill.engine.flower.supervisor import end, processes_of
+
+PATIENCE = float(os.environ.get("FEDSTILL_TEST_PATIENCE", "1"))  # more on a busy machine
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Deployment:
+    """An app in ``folder / "app"`` that was made by ``fedstill deploy init``."""
+
+    def __init__(self, folder: Path, *init: str, secure: bool = True) -> None:
+        self.folder = folder
+        self.app = folder / "app"
+        self.home = folder / "home"
+        self.secure = secure
+        self.port = free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.environment = flower_environment(self.home) | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        }
+        words = ["deploy", "init", str(self.app), "--address", f"127.0.0.1:{self.port}", *init]
+        self.fedstill(*words)
+
+    def __enter__(self) -> Self:
+        self.home.mkdir(exist_ok=True)
+        config = (self.app / "flower" / "config.toml").read_text()
+        if not self.secure:
+            config = f'[superlink.deployment]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        (self.home / "config.toml").write_text(config)
+        self.start_superlink()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end(list(self.processes.values()), self.folder)
+        assert not processes_of(self.folder), "a process of Flower's is still there"
+
+    def fedstill(self, *words: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedstill", *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self, name: str, words: list[str]) -> "subprocess.Popen[bytes]":
+        # Only what is started here has this folder as FLWR_HOME: that is how it is found again.
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                words,
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self.processes[name]
+
+    def log(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start_superlink(self) -> None:
+        words = [command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
+        words += ["--disable-runtime-dependency-installation"]
+        words += ["--database", str(self.folder / "superlink.db")]
+        if self.secure:
+            certificates = self.app / "certificates"
+            words += ["--ssl-ca-certfile", str(certificates / "ca.crt")]
+            words += ["--ssl-certfile", str(certificates / "server.crt")]
+            words += ["--ssl-keyfile", str(certificates / "server.key")]
+            words += ["--enable-supernode-auth"]
+        else:
+            words += ["--insecure"]
+        process = self.start("superlink", words)
+        self.wait(lambda: answers(self.port) or process.poll() is not None, 120, "superlink")
+        assert process.poll() is None, self.log("superlink")
+
+    def register(self, public_key: Path) -> None:
+        words = [command("flwr"), "supernode", "register", str(public_key), "deployment"]
+        done = subprocess.run(
+            words, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start_node(
+        self,
+        client: int,
+        config: str = "",
+        *,
+        name: str | None = None,
+        port: int | None = None,
+        key: Path | None = None,
+        authority: Path | None = None,
+    ) -> "subprocess.Popen[bytes]":
+        words = [command("flower-supernode"), "--superlink", f"127.0.0.1:{port or self.port}"]
+        words += ["--host", "127.0.0.1", "--port", str(free_port())]
+        if self.secure:
+            authority = authority or self.app / "certificates" / "ca.crt"
+            words += ["--root-certificates", str(authority)]
+            if key is not None:
+                words += ["--auth-supernode-private-key", str(key)]
+        else:
+            words += ["--insecure"]
+        node = self.folder / "nodes" / f"{client}"
+        words += ["--node-config", f'partition-id={client} folder="{node}" {config}'.strip()]
+        return self.start(name or f"node-{client}", words)
+
+    def run(self, *config: str) -> "subprocess.Popen[bytes]":
+        words = [command("flwr"), "run", str(self.app), "deployment", "--stream"]
+        out = f'out="{self.folder / "run"}"'
+        words += ["--run-config", " ".join([out, *config])]
+        return self.start("run", words)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.folder / "run" / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def rounds(self, number: int, seconds: float = 240) -> None:
+        """Wait until that many rounds are done."""
+        self.wait(lambda: len(self.metrics) >= number, seconds, "run")
+
+    def finished(self, seconds: float = 300) -> None:
+        """Wait until the run is over and has a model."""
+        summary = self.folder / "run" / "summary.json"
+
+        def over() -> bool:
+            with suppress(OSError, ValueError):
+                return bool(json.loads(summary.read_text())["status"] in ("done", "failed"))
+            return False
+
+        self.wait(over, seconds, "run")
+        assert json.loads(summary.read_text())["status"] == "done", self.log("run")
+
+    def wait(self, done: Callable[[], object], seconds: float, log: str) -> None:
+        deadline = time.monotonic() + seconds * PATIENCE
+        while not done():
+            assert time.monotonic() < deadline, f"{log}: {self.log(log)[-3000:]}"
+            time.sleep(0.1)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, to the process and everything in its group."""
+        process = self.processes.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    @property
+    def model(self) -> bytes:
+        return (self.folder / "run" / "model.safetensors").read_bytes()
+
+
+class Tap:
+    """A wire with an ear: passes bytes on to a port and keeps what went either way."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.up = bytearray()  # towards the target
+        self.down = bytearray()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                near.close()
+                continue
+            for source, sink, heard in ((near, far, self.up), (far, near, self.down)):
+                threading.Thread(target=_pass, args=(source, sink, heard), daemon=True).start()
+
+
+def _pass(source: socket.socket, sink: socket.socket, heard: bytearray) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            heard += data
+            sink.sendall(data)
+    for end_of_wire in (source, sink):
+        with suppress(OSError):
+            end_of_wire.shutdown(socket.SHUT_RDWR)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False

@@ -1,0 +1,258 @@
+"""The engine on a grid that is played: who is waited for, who is named, and with what reason.
+
+Real processes are in test_flower_deployment.py and test_flower_faults.py; here time is short.
+"""
+
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra: pip install 'fedstill[flower]'")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedstill.config import resolve
+from fedstill.engine.client import Answer, Work
+from fedstill.engine.flower import grid as grid_module
+from fedstill.engine.flower.grid import GridEngine
+from fedstill.engine.flower.records import (
+    Introduction,
+    read_answer,
+    read_experiment,
+    read_introduction,
+    read_work,
+    write_answer,
+    write_introduction,
+    write_question,
+    write_work,
+)
+from fedstill.errors import WireError
+
+pytestmark = pytest.mark.slow  # with the others that need Flower
+
+KEY = b"k" * 32
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one thing of Flower's insides that is needed: who sends, outside of a run."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(grid_module, "_LOOK_FOR_NODES", 0.05)
+
+
+Behaviour = Callable[[Message], Message | None]
+
+
+class PlayedGrid:
+    """Nodes that answer as they are told, at once."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Behaviour] = {}
+        self.sent: list[Message] = []
+        self._replies: dict[str, Message] = {}
+        self._numbers = itertools.count()
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        for message in messages:
+            number = f"message-{next(self._numbers)}"
+            message.metadata.__dict__["_message_id"] = number
+            self.sent.append(message)
+            behave = self.nodes.get(message.metadata.dst_node_id)
+            if behave is not None and (reply := behave(message)) is not None:
+                self._replies[number] = reply
+            yield number if behave is not None else ""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._replies.pop(n) for n in list(message_ids) if n in self._replies]
+
+
+def node(client: int, answer: Behaviour | None = None) -> Behaviour:
+    """An honest node, except for its answer to work if one is given."""
+
+    def behave(message: Message) -> Message | None:
+        if message.metadata.message_type == MessageType.QUERY:
+            return Message(write_introduction(Introduction(client)), reply_to=message)
+        if answer is not None:
+            return answer(message)
+        work = read_work(message.content)
+        reply = Answer(work.client, b"reply to " + work.message, KEY)
+        return Message(write_answer(reply), reply_to=message)
+
+    return behave
+
+
+def engine_on(grid: PlayedGrid, **settings: Any) -> GridEngine:
+    experiment = resolve(
+        {
+            "method": "fedavg",
+            "quorum": 0.5,
+            "engine": {"name": "flower", "join_timeout": 0.5, **settings},
+        }
+    )
+    return GridEngine(grid, experiment, "the experiment")
+
+
+def works(round: int = 1, clients: int = 3) -> list[Work]:
+    return [Work(round, client, b"down", KEY if round > 1 else None) for client in range(clients)]
+
+
+def exchange(engine: GridEngine, round: int = 1) -> dict[int, Answer]:
+    answers = list(engine.exchange(works(round), lambda *_: None))
+    assert len(answers) == 3
+    return {answer.client: answer for answer in answers}
+
+
+def test_every_client_is_asked_on_its_own_node() -> None:
+    grid = PlayedGrid()
+    grid.nodes = {70: node(2), 80: node(0), 90: node(1)}
+    engine = engine_on(grid)
+    answers = exchange(engine)
+    assert answers == {k: Answer(k, b"reply to down", KEY) for k in range(3)}
+    asked = {
+        message.metadata.dst_node_id: read_work(message.content)
+        for message in grid.sent
+        if message.metadata.message_type == MessageType.TRAIN
+    }
+    assert asked == {70: works()[2], 80: works()[0], 90: works()[1]}
+    exchange(engine, round=2)
+    questions = [m for m in grid.sent if m.metadata.message_type == MessageType.QUERY]
+    assert len(questions) == 3  # nobody is asked twice who he is
+
+
+def test_at_the_start_all_are_waited_for_and_later_only_for_the_quorum() -> None:
+    grid = PlayedGrid()
+    grid.nodes = {70: node(0), 80: node(1)}
+    engine = engine_on(grid)
+    begun = time.monotonic()
+    answers = exchange(engine)
+    assert time.monotonic() - begun > 0.5
+    assert answers[2] == Answer(2, error="its node is not connected", asked=False)
+    begun = time.monotonic()
+    assert exchange(engine, round=2)[2].asked is False
+    assert time.monotonic() - begun < 0.4  # two of three are the quorum
+    del grid.nodes[70]
+    begun = time.monotonic()
+    assert exchange(engine, round=3)[0].error == "its node is not connected"
+    assert time.monotonic() - begun > 0.5  # one of three is not
+
+
+def test_a_node_that_joins_during_a_round_takes_part_in_it() -> None:
+    grid = PlayedGrid()
+    grid.nodes = {70: node(0), 80: node(1)}
+    answers: list[Answer] = []
+    for answer in engine_on(grid).exchange(works(), lambda *_: None):
+        answers.append(answer)
+        grid.nodes[90] = node(2)
+    assert [answer.error for answer in answers] == [None] * 3
+
+
+def test_a_node_that_hangs_is_left_behind_when_the_time_is_over() -> None:
+    grid = PlayedGrid()
+    grid.nodes = {70: node(0), 80: node(1), 90: node(2, lambda message: None)}
+    begun = time.monotonic()
+    answers = exchange(engine_on(grid, round_timeout=0.3))
+    assert 0.3 < time.monotonic() - begun < 2
+    assert answers[2].error == "no answer within 0.3 s"
+    assert answers[2].asked
+    assert answers[0].error is None
+
+
+def failing(code: int, reason: str) -> Behaviour:
+    return lambda message: Message(Error(code=code, reason=reason), reply_to=message)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (2, "its app raised an error: boom"),
+        (5, "the node is gone: boom"),
+        (8, "its process died: boom"),
+        (4, "Flower's error 4: boom"),
+    ],
+)
+def test_flowers_errors_in_our_words(code: int, reason: str) -> None:
+    grid = PlayedGrid()
+    grid.nodes = {70: node(0), 80: node(1, failing(code, "boom")), 90: node(2)}
+    assert exchange(engine_on(grid))[1] == Answer(1, error=reason)
+
+
+def test_a_node_that_does_not_fit_is_turned_away_with_its_reason() -> None:
+    grid = PlayedGrid()
+    misfit = Introduction(-1, "records of shape (1, 9, 9)")
+
+    def refuse(message: Message) -> Message:
+        return Message(write_introduction(misfit), reply_to=message)
+
+    grid.nodes = {70: node(0), 80: node(1), 90: refuse, 95: failing(1, "no such module")}
+    error = exchange(engine_on(grid))[2].error
+    assert error is not None
+    assert "node 90 was turned away: records of shape (1, 9, 9)" in error
+    assert "node 95 was turned away: Flower's error 1: no such module" in error
+
+
+def test_a_node_that_restarts_under_another_number_takes_its_place_again() -> None:
+    grid = PlayedGrid()
+    grid.nodes = {70: node(0), 80: node(1), 90: node(2, lambda message: None)}
+    engine = engine_on(grid, round_timeout=0.3)
+    assert exchange(engine)[2].error == "no answer within 0.3 s"
+    grid.nodes[99] = node(2)  # and the old one is still thought to be alive
+    time.sleep(0.1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        exchange(engine, round=2)
+    assert "node 99 takes the place of node 90" in str(seen[0].message)
+    assert exchange(engine, round=3)[2].error is None
+
+
+def malformed() -> Iterator[RecordDict]:
+    good = write_answer(Answer(1, b"bytes"))
+    words, data = good["fedstill"], good["bytes"]
+    yield RecordDict({})
+    yield RecordDict({"fedstill": words})
+    yield RecordDict({"fedstill": data, "bytes": data})
+    yield RecordDict({"fedstill": words, "bytes": words})
+    yield RecordDict({"fedstill": ConfigRecord({**words, "client": 2}), "bytes": data})
+    yield RecordDict({"fedstill": ConfigRecord({**words, "client": "1"}), "bytes": data})
+    yield RecordDict({"fedstill": ConfigRecord({**words, "error": 3}), "bytes": data})
+    yield RecordDict({"fedstill": ConfigRecord({**words, "state": "x"}), "bytes": data})
+    yield RecordDict({"fedstill": ConfigRecord({**words, "state": b"x" * 10**6}), "bytes": data})
+    other = Array(dtype="uint8", shape=(1,), stype="numpy.ndarray", data=b"x")
+    yield RecordDict({"fedstill": words, "bytes": ArrayRecord({"message": other})})
+    yield RecordDict({"fedstill": words, "bytes": ArrayRecord({"another": other})})
+
+
+def test_records_that_are_not_ours_are_a_refused_answer() -> None:
+    for records in malformed():
+        answer = read_answer(records, 1)
+        assert answer.error is not None
+        assert answer.error.startswith("refused: ")
+        assert answer.message == b""
+        assert answer.state is None
+
+
+def test_records_come_back_as_they_went() -> None:
+    work = Work(3, 7, b"\x00\xff" * 1000, KEY)
+    records = write_work(work, "text")
+    assert read_work(records) == work
+    assert read_experiment(records) == "text"
+    assert read_experiment(write_question("text")) == "text"
+    assert read_work(write_work(Work(1, 0, b"", None), "")) == Work(1, 0, b"", None)
+    failed = Answer(7, error="e", traceback="t")
+    assert read_answer(write_answer(failed), 7) == failed
+    assert read_introduction(write_introduction(Introduction(4))) == Introduction(4)
+    with pytest.raises(WireError, match="not ours"):
+        read_introduction(RecordDict({}))
+
+
+def test_a_flood_of_words_is_cut() -> None:
+    answer = read_answer(write_answer(Answer(1, error="e" * 10**6)), 1)
+    assert answer.error == "e" * 2000

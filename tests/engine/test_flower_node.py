@@ -1,0 +1,338 @@
+"""A node by itself: its data, its folder, its state. None of it needs Flower."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import fedstill
+from fedstill import tree, wire
+from fedstill.cli import app
+from fedstill.config import resolve
+from fedstill.data import DataSettings, load, load_own
+from fedstill.engine.client import Work
+from fedstill.engine.flower import supervisor
+from fedstill.engine.flower.description import Description, describe, read_description
+from fedstill.engine.flower.node import Node, States, node_for
+from fedstill.engine.flower.supervisor import processes_of
+from fedstill.errors import RequestError, RunError, WireError
+from fedstill.setup import Setup, deal
+from fedstill.types import ServerContext
+
+
+def make_setup(**settings: Any) -> Setup:
+    request = {
+        "method": "scaffold",
+        "model": {"name": "mlp", "width": 8},
+        "clients": 3,
+        "engine": {"name": "flower"},
+        **settings,
+    }
+    experiment = resolve(request)
+    dataset = load(experiment.data)
+    return Setup(experiment, dataset, deal(experiment, dataset, pooled=False))
+
+
+@pytest.fixture(scope="module")
+def setup() -> Setup:
+    return make_setup()
+
+
+def first_work(setup: Setup, client: int, state: bytes | None = None, round: int = 1) -> Work:
+    method, task = setup.method, setup.task
+    context = ServerContext(task, round, setup.rng.at("server"))
+    message = method.broadcast(context, method.init(context))
+    down = wire.encode(message, method.download(task), setup.experiment.wire.down)
+    return Work(round, client, down, state)
+
+
+def silent(_step: int, _steps: int) -> None:
+    pass
+
+
+# --- descriptions --------------------------------------------------------------------------------
+
+
+def test_a_description_comes_back_from_its_text(setup: Setup) -> None:
+    description = describe(setup)
+    assert read_description(description.text) == description
+    assert resolve(description.config) == setup.experiment
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 3}', "\x00"])
+def test_a_description_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(WireError, match="cannot be read"):
+        read_description(text)
+
+
+# --- a node's turn -------------------------------------------------------------------------------
+
+
+def test_a_node_answers_as_the_local_engine_does(setup: Setup, tmp_path: Path) -> None:
+    node = node_for(describe(setup).text, {"partition-id": 1, "folder": str(tmp_path)})
+    local = setup.runner.answer(first_work(setup, 1), silent)
+    answer = node.answer(first_work(setup, 1), silent)
+    assert answer.error is None
+    assert answer.message == local.message
+    # The state stayed here; what travels is a key to it, much smaller than the state.
+    assert answer.state is not None
+    assert local.state is not None
+    assert len(answer.state) == 32 < len(local.state)
+    assert States(node.folder / node.experiment).read(answer.state) == local.state
+    again = node.answer(first_work(setup, 1, answer.state, round=2), silent)
+    assert (
+        again.message
+        == setup.runner.answer(first_work(setup, 1, local.state, round=2), silent).message
+    )
+
+
+def test_a_node_keeps_the_state_that_the_server_counts_on(tmp_path: Path) -> None:
+    states = States(tmp_path)
+    first = states.keep(b"one", None)
+    states.keep(b"lost", first)  # its reply was refused: the server goes on counting on the first
+    assert states.read(first) == b"one"
+    third = states.keep(b"three", first)
+    assert states.read(third) == b"three"
+    assert states.read(first) == b"one"
+    assert len(list(tmp_path.iterdir())) == 2
+    states.keep(b"four", third)
+    with pytest.raises(RunError, match="has no state"):
+        states.read(first)
+
+
+def test_a_damaged_or_missing_state_is_an_answer_in_words(setup: Setup, tmp_path: Path) -> None:
+    node = node_for(describe(setup).text, {"partition-id": 0, "folder": str(tmp_path)})
+    answer = node.answer(first_work(setup, 0), silent)
+    assert answer.state is not None
+    missing = node.answer(first_work(setup, 0, b"\x00" * 32), silent)
+    assert missing.error is not None
+    assert "has no state 000000000000" in missing.error
+    (file,) = node.folder.glob("*/*.safetensors")
+    file.write_bytes(b"something else")
+    damaged = node.answer(first_work(setup, 0, answer.state), silent)
+    assert damaged.error is not None
+    assert "damaged" in damaged.error
+
+
+def test_a_node_works_for_its_own_client_only(setup: Setup, tmp_path: Path) -> None:
+    node = Node(2, setup, tmp_path, "experiment")
+    assert node.answer(first_work(setup, 1), silent).error == "this node is client 2"
+
+
+def test_garbage_from_the_server_is_an_answer_in_words(setup: Setup, tmp_path: Path) -> None:
+    answer = Node(0, setup, tmp_path, "experiment").answer(Work(1, 0, b"garbage", None), silent)
+    assert answer.error is not None
+    assert "not a safetensors message" in answer.error
+
+
+# --- who a node is -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "no partition-id"),
+        ({"partition-id": "0"}, "no partition-id"),
+        ({"partition-id": 3}, "clients 0 to 2"),
+        ({"partition-id": -1}, "clients 0 to 2"),
+        ({"partition-id": 0, "data": "/nowhere"}, "no such file"),
+        ({"partition-id": 0, "device": "quantum"}, "device: 'quantum'"),
+    ],
+)
+def test_a_node_that_does_not_fit_says_why(
+    config: dict[str, Any], message: str, setup: Setup
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        node_for(describe(setup).text, config)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": "0.0.0"}, "the server 0.0.0; install the same"),
+        ({"data_sha256": "0"}, "is not the server's"),
+        ({"partition_sha256": "0"}, "in another way than the server"),
+    ],
+)
+def test_a_node_with_other_software_or_data_is_refused(
+    change: dict[str, Any], message: str, setup: Setup
+) -> None:
+    description = dataclasses.replace(describe(setup), **change)
+    with pytest.raises(RequestError, match=message):
+        node_for(description.text, {"partition-id": 0})
+
+
+def test_a_node_reads_no_path_that_the_server_names(tmp_path: Path) -> None:
+    path = own_files(tmp_path)["npz"]
+    arrays = dict(np.load(path))
+    np.savez(path, **arrays, x_test=arrays["x_train"], y_test=arrays["y_train"])
+    description = describe(make_setup(data={"name": str(path)}, partition="iid"))
+    with pytest.raises(RequestError, match="have no public name"):
+        node_for(description.text, {"partition-id": 0})
+
+
+def test_an_experiment_on_nodes_needs_to_know_where_their_records_are() -> None:
+    setup = make_setup(partition="nodes")
+    assert setup.candidates == [0, 1, 2]
+    with pytest.raises(RequestError, match="where are its records"):
+        node_for(describe(setup).text, {"partition-id": 0})
+
+
+# --- a node's own data ---------------------------------------------------------------------------
+
+
+def own_files(folder: Path) -> dict[str, Path]:
+    """Twelve digits of two classes, in every form that a node may have."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    data = load(DataSettings()).train
+    rows = torch.cat([(data.labels == c).nonzero().flatten()[:6] for c in (3, 7)])
+    images, labels = data.inputs[rows].numpy(), data.labels[rows].numpy()
+    np.savez(folder / "own.npz", x_train=images, y_train=labels)
+    encoded = []
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        path = folder / "images" / str(label) / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0]).save(path)
+        encoded.append({"bytes": path.read_bytes(), "path": None})
+    (folder / "train" / "train").mkdir(parents=True)
+    (folder / "images" / "3").rename(folder / "train" / "train" / "3")
+    (folder / "images" / "7").rename(folder / "train" / "train" / "7")
+    for name, column in (("numbers", labels), ("words", [str(c) for c in labels])):
+        (folder / name).mkdir()
+        table = pa.table({"image": encoded, "label": column})
+        pq.write_table(table, folder / name / "train.parquet")
+    return {
+        "npz": folder / "own.npz",
+        "images": folder / "train",
+        "flat images": folder / "train" / "train",
+        "parquet": folder / "numbers",
+        "parquet of words": folder / "words",
+    }
+
+
+def test_own_records_in_every_form_are_the_same_records(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path / "cache"))
+    description = describe(make_setup(partition="nodes"))
+    answers = {}
+    for form, path in own_files(tmp_path).items():
+        split = load_own(path, DataSettings(), (1, 8, 8), description.class_names)
+        assert sorted(split.labels.tolist()) == [3] * 6 + [7] * 6, form
+        again = load_own(path, DataSettings(), (1, 8, 8), description.class_names)
+        assert torch.equal(again.inputs, split.inputs)  # from the cache
+        config = {"partition-id": 2, "data": str(path), "folder": str(tmp_path / form)}
+        node = node_for(description.text, config)
+        assert len(node.setup.runner.records(2)) == 12
+        answers[form] = node.answer(first_work(setup, 2), silent)
+        assert answers[form].error is None
+    assert len({answer.message for answer in answers.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "message"),
+    [
+        ((1, 9, 9), 10, r"records of shape \(1, 8, 8\), the task has \(1, 9, 9\)"),
+        ((1, 8, 8), 5, "label 7 is out of range"),
+    ],
+)
+def test_own_records_that_do_not_fit_are_refused(
+    shape: tuple[int, ...], classes: int, message: str, tmp_path: Path
+) -> None:
+    path = own_files(tmp_path)["npz"]
+    with pytest.raises(RequestError, match=message):
+        load_own(path, DataSettings(), shape, tuple(str(i) for i in range(classes)))
+
+
+def test_a_class_that_the_task_does_not_know_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path / "cache"))
+    files = own_files(tmp_path)
+    for form in ("images", "parquet of words"):
+        with pytest.raises(RequestError, match="no class '3' in the task"):
+            load_own(files[form], DataSettings(), (1, 8, 8), ("cat", "dog"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RequestError, match=r"neither train\.parquet, nor a folder of images"):
+        load_own(tmp_path / "empty", DataSettings(), (1, 8, 8), ("cat", "dog"))
+
+
+# --- what is refused on one machine --------------------------------------------------------------
+
+
+def test_without_flower_one_line_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RequestError, match=r"pip install 'fedstill\[flower\]'"):
+        fedstill.run("fedavg", engine="flower", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    for words in (["init", str(tmp_path / "app")], ["check", str(tmp_path)], ["key", "k"]):
+        result = CliRunner().invoke(app, ["deploy", *words])
+        assert "pip install 'fedstill[flower]'" in str(result.exception)
+    assert not (tmp_path / "app").exists()
+
+
+def test_objects_cannot_go_to_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    with pytest.raises(RequestError, match="by name"):
+        fedstill.run(fedstill.METHODS["fedavg"](), engine="flower")
+
+
+def test_records_on_nodes_are_not_for_one_machine() -> None:
+    with pytest.raises(RequestError, match="fedstill deploy init"):
+        fedstill.run("fedavg", partition="nodes", clients=3)
+    with pytest.raises(RequestError, match="number of clients is missing"):
+        make_setup(partition="nodes", clients=None)
+    experiment = resolve({"method": "central", "partition": "nodes", "clients": 2})
+    with pytest.raises(RequestError, match="centralised"):
+        deal(experiment, load(experiment.data), pooled=True)
+
+
+# --- the supervisor ------------------------------------------------------------------------------
+
+
+def test_the_supervisor_ends_everything_that_was_started(tmp_path: Path) -> None:
+    """Even a process that left its group, once the supervisor's parent is gone."""
+    folder = tmp_path / "simulation"
+    (folder / "home").mkdir(parents=True)
+    detached = (
+        "import subprocess, sys, time; "
+        "subprocess.Popen(['sleep', '300'], start_new_session=True); time.sleep(300)"
+    )
+    commands = [{"words": [sys.executable, "-c", detached]}]
+    (folder / "commands.json").write_text(json.dumps(commands))
+    process = subprocess.Popen(
+        [sys.executable, "-P", supervisor.__file__, str(folder)],
+        env={**os.environ, "FLWR_HOME": str(folder / "home")},
+        stdin=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 60
+    while len(processes_of(folder)) < 3:  # the supervisor, its command, and the detached one
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(60)
+    assert processes_of(folder) == []
+    assert not folder.exists()
+
+
+def test_descriptions_hold_no_records(setup: Setup) -> None:
+    """Public facts only: as long as the settings, whatever the size of the data."""
+    assert len(describe(setup).text) < 4000
+    fields = {field.name for field in dataclasses.fields(Description)}
+    assert tree.flatten(dataclasses.asdict(describe(setup)))[0] == {}
+    assert "data_sha256" in fields

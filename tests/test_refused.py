@@ -1,0 +1,96 @@
+"""A message that is not as declared never reaches the model, and is kept aside with the reason."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedstill.engine.client import Answer, Work
+from fedstill.engine.local import InProcess, Progress
+from fedstill.errors import RunError
+from fedstill.federation import Federation
+from fedstill.methods.fedavg import FedAvg
+from fedstill.observer import Observer
+from fedstill.record import RunFolder
+from fedstill.setup import Setup
+from fedstill.testing import bits, toy_setup
+
+
+class Tampering(InProcess):
+    """Client 1's message is garbage, client 2 is never reached."""
+
+    garbage = b"\x00" * 3_000_000
+
+    def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
+        for answer in super().exchange(works, progress):
+            if answer.client == 1:
+                yield replace(answer, message=self.garbage)
+            elif answer.client == 2:
+                yield Answer(2, error="its node is not connected", asked=False)
+            else:
+                yield answer
+
+
+def with_quorum(quorum: float) -> Setup:
+    setup = toy_setup(FedAvg(), rounds=1)
+    return replace(setup, experiment=replace(setup.experiment, quorum=quorum))
+
+
+def test_a_refused_message_is_kept_aside(tmp_path: Path) -> None:
+    setup = with_quorum(0.3)
+    federation = Federation(setup, RunFolder(tmp_path), Observer())
+    federation.begin()
+    with Tampering(setup) as engine:
+        metrics = federation.step(engine)
+    assert metrics.clients == [0]
+    assert metrics.failed[2] == "its node is not connected"
+    assert metrics.failed[1].startswith("refused: 3,000,000 bytes, at most ")
+    # Only what was sent is counted: two messages down, of which both were answered.
+    honest = len(setup.runner.answer(Work(1, 0, *first_message(setup)), lambda *_: None).message)
+    assert metrics.up_bytes == honest + 3_000_000
+    assert metrics.down_bytes == 2 * len(first_message(setup)[0])
+    kept = tmp_path / "refused" / "round-0001-client-00001"
+    note = json.loads(kept.with_suffix(".json").read_text())
+    assert f"refused: {note['reason']}" == metrics.failed[1]
+    assert note["bytes"] == 3_000_000
+    assert len(kept.with_suffix(".bin").read_bytes()) == note["kept"] == 2**20
+    assert len(list((tmp_path / "refused").iterdir())) == 2
+    # The model is that of a round with client 0 alone.
+    alone = Federation(setup, RunFolder(tmp_path / "alone"), Observer())
+    alone.begin()
+    with OnlyFirst(setup) as engine:
+        alone.step(engine)
+    assert bits(alone.state) == bits(federation.state)
+
+
+class OnlyFirst(InProcess):
+    def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
+        yield from super().exchange(works[:1], progress)
+        yield from (Answer(work.client, error="away", asked=False) for work in works[1:])
+
+
+def first_message(setup: Setup) -> tuple[bytes, None]:
+    from fedstill import wire
+    from fedstill.types import ServerContext
+
+    method, task = setup.method, setup.task
+    state = method.init(ServerContext(task, 0, setup.rng.at("round", 0, "server")))
+    message = method.broadcast(ServerContext(task, 1, setup.rng.at("round", 1, "server")), state)
+    return wire.encode(message, method.download(task)), None
+
+
+def test_below_the_quorum_the_run_stops_and_the_message_is_kept_all_the_same(
+    tmp_path: Path,
+) -> None:
+    setup = with_quorum(0.6)
+    federation = Federation(setup, RunFolder(tmp_path), Observer())
+    federation.begin()
+    with (
+        Tampering(setup) as engine,
+        pytest.raises(RunError, match="round 1: 1 of 3 clients answered, the quorum is 2"),
+    ):
+        federation.step(engine)
+    assert (tmp_path / "refused" / "round-0001-client-00001.bin").exists()
+    assert federation.round == 0
