@@ -12,6 +12,13 @@ SMALL: dict[str, dict[str, Any]] = {
         "server_iterations": 20,
         "server_learning_rate": 0.05,
     },
+    "psg": {
+        "images_per_class": 2,
+        "restarts": 2,
+        "gradients": 2,
+        "pixel_steps": 2,
+        "server_epochs": 10,
+    },
     "real": {"images_per_class": 2, "server_epochs": 10},
 }
 

@@ -11,7 +11,7 @@ import click
 import typer
 from rich.console import Console
 
-from fedstill.cli import listing, partitioning, planning, running, showing
+from fedstill.cli import auditing, listing, partitioning, planning, running, showing
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.errors import FedstillError
 from fedstill.version import VERSION
@@ -27,6 +27,7 @@ app = typer.Typer(
 app.command("run")(running.run_command)
 app.command("partition")(partitioning.partition_command)
 app.command("privacy")(planning.privacy_command)
+app.command("audit")(auditing.audit_command)
 app.command("show")(showing.show_command)
 app.command("list")(listing.list_command)
 

@@ -12,6 +12,7 @@ from fedstill.methods.feddualmatch import FedDualMatch
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedsgd import FedSGD
+from fedstill.methods.psg import PSG
 from fedstill.methods.real import Real
 from fedstill.methods.scaffold import Scaffold
 from fedstill.registry import import_object, refuse_unknown
@@ -24,6 +25,7 @@ METHODS: dict[str, type[Any]] = {
     "fednova": FedNova,
     "fedprox": FedProx,
     "fedsgd": FedSGD,
+    "psg": PSG,
     "real": Real,
     "scaffold": Scaffold,
 }

@@ -127,7 +127,8 @@ def _dense(part: Tensor | Outer) -> Tensor:
 
 def _squares(v: Tensor) -> Tensor:
     rows = v.flatten(1)
-    return torch.linalg.vecdot(rows, rows)
+    squares: Tensor = torch.linalg.vecdot(rows, rows)
+    return squares
 
 
 @lru_cache(maxsize=16)
@@ -305,9 +306,9 @@ _HARMLESS: set[Any] = {
     Tensor.dim,
     Tensor.size,
     Tensor.shape.__get__,  # type: ignore[attr-defined]
-    Tensor.dtype.__get__,  # type: ignore[attr-defined]
-    Tensor.device.__get__,  # type: ignore[attr-defined]
-    Tensor.requires_grad.__get__,  # type: ignore[attr-defined]
+    Tensor.dtype.__get__,
+    Tensor.device.__get__,
+    Tensor.requires_grad.__get__,
     Tensor.is_floating_point,
     Tensor.detach,
 }
