@@ -9,6 +9,7 @@ others are compared; every sum of clipped gradients is checked against the one b
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,10 @@ def in_chunks(
         for name, value in clipped(task, part, labels).items():
             total[name] = total[name] + value if name in total else value
     return total
+
+
+def plain(task: Task, params: Params, x: Tensor, y: Tensor) -> None:
+    batch_gradient(task, tracked(params), x, y)
 
 
 def ours(params: Params) -> Callable[[Task, Tensor, Tensor], Params]:
@@ -139,14 +144,14 @@ def main() -> None:
         params = model.init(rng.torch())
         chunk = min(model.chunk, 64 if name == "mlp" else 16)
         kinds: dict[str, Callable[[], object]] = {
-            "plain": lambda t=task, p=params: batch_gradient(t, tracked(p), x, y),  # type: ignore[misc]
+            "plain": partial(plain, task, params, x, y),
         }
         for kind, make, size in (
             ("ours", ours, min(model.chunk, arguments.batch)),
             ("norm first", norm_first, chunk),
             ("vmap", with_vmap, chunk),
         ):
-            kinds[kind] = lambda t=task, c=size, f=make(params): in_chunks(t, x, y, c, f)  # type: ignore[misc]
+            kinds[kind] = partial(in_chunks, task, x, y, size, make(params))
         hooks = opacus_hooks(model.width, x, y) if isinstance(model, ConvNet) else None
         if hooks:
             kinds["Opacus hooks"] = hooks

@@ -36,7 +36,15 @@ def audit_command(
     A sound mechanism's bound stays below its claim; a bound above it (exit code 1) proves the
     claim wrong. For methods that send images, the same attack on a run without privacy follows.
     """
-    settings = AuditSettings(epsilon, delta, canaries, rounds, q, confidence, seed)
+    settings = AuditSettings(
+        epsilon=epsilon,
+        delta=delta,
+        canaries=canaries,
+        rounds=rounds,
+        rate=q,
+        confidence=confidence,
+        seed=seed,
+    )
     _check(settings)
     console = Console(highlight=False, soft_wrap=True)
     request = merged({"method": {"name": method}}, nested(dict(map(parse_override, set_ or ()))))

@@ -306,9 +306,9 @@ _HARMLESS: set[Any] = {
     Tensor.dim,
     Tensor.size,
     Tensor.shape.__get__,  # type: ignore[attr-defined]
-    Tensor.dtype.__get__,
+    Tensor.dtype.__get__,  # type: ignore[attr-defined]
     Tensor.device.__get__,
-    Tensor.requires_grad.__get__,
+    Tensor.requires_grad.__get__,  # type: ignore[attr-defined]
     Tensor.is_floating_point,
     Tensor.detach,
 }
