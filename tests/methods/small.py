@@ -40,6 +40,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "gm": {"images_per_class": 2, "networks": 1, "matching_steps": 2, "server_epochs": 10},
     "local-gm": {"images_per_class": 2, "networks": 1, "matching_steps": 2, "server_epochs": 10},
     "fedsynth": {"batches": 2, "batch_size": 2, "iterations": 2},
+    "psg": {
+        "images_per_class": 2,
+        "restarts": 2,
+        "gradients": 2,
+        "pixel_steps": 2,
+        "server_epochs": 10,
+    },
     "real": {"images_per_class": 2, "server_epochs": 10},
 }
 

@@ -23,7 +23,7 @@ def test_opacus_agrees(accesses: int, rate: float, sigma: float, delta: float) -
         other = opacus.create_accountant(mechanism=name)
         other.history = [(sigma, rate, accesses)]
         theirs = other.get_epsilon(delta=delta)
-        mine = epsilon_of(accesses, rate, sigma, delta, ours)  # type: ignore[arg-type]
+        mine = epsilon_of(accesses, rate, sigma, delta, ours)
         assert mine == pytest.approx(theirs, rel=tolerance), name
 
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from fedstill.cli import (
+    auditing,
     deploying,
     evaluating,
     exporting,
@@ -40,6 +41,7 @@ app.command("run")(running.run_command)
 app.command("reproduce")(reproducing.reproduce_command)
 app.command("partition")(partitioning.partition_command)
 app.command("privacy")(planning.privacy_command)
+app.command("audit")(auditing.audit_command)
 app.command("show")(showing.show_command)
 app.command("tune")(tuning.tune_command)
 app.command("evaluate")(evaluating.evaluate_command)

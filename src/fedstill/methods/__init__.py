@@ -18,6 +18,7 @@ from fedstill.methods.fedsgd import FedSGD
 from fedstill.methods.fedsynth import FedSynth
 from fedstill.methods.gm import GM
 from fedstill.methods.local_gm import LocalGM
+from fedstill.methods.psg import PSG
 from fedstill.methods.random_mask import RandomMask
 from fedstill.methods.real import Real
 from fedstill.methods.scaffold import Scaffold
@@ -37,6 +38,7 @@ METHODS: dict[str, type[Any]] = {
     "fedsynth": FedSynth,
     "gm": GM,
     "local-gm": LocalGM,
+    "psg": PSG,
     "random-mask": RandomMask,
     "real": Real,
     "scaffold": Scaffold,

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstill.rng import Rng
@@ -60,6 +61,6 @@ class Replayed:
         return torch.randn(number, generator=generator, dtype=torch.float64)
 
 
-def _uniform(number: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _uniform(number: int) -> NDArray[np.float64]:
     words = np.frombuffer(os.urandom(8 * number), dtype="<u8")
-    return (words >> np.uint64(11)) * 2.0**-53
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

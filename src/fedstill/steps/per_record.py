@@ -127,7 +127,8 @@ def _dense(part: Tensor | Outer) -> Tensor:
 
 def _squares(v: Tensor) -> Tensor:
     rows = v.flatten(1)
-    return torch.linalg.vecdot(rows, rows)
+    squares: Tensor = torch.linalg.vecdot(rows, rows)
+    return squares
 
 
 @lru_cache(maxsize=16)
@@ -306,7 +307,7 @@ _HARMLESS: set[Any] = {
     Tensor.size,
     Tensor.shape.__get__,  # type: ignore[attr-defined]
     Tensor.dtype.__get__,  # type: ignore[attr-defined]
-    Tensor.device.__get__,  # type: ignore[attr-defined]
+    Tensor.device.__get__,
     Tensor.requires_grad.__get__,  # type: ignore[attr-defined]
     Tensor.is_floating_point,
     Tensor.detach,

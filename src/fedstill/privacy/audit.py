@@ -1,0 +1,322 @@
+"""An empirical lower bound on epsilon: what an attacker really learns, in one run.
+
+Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023:
+
+    1  m canaries; each is put among the records by a fair coin, independently
+    2  one run of the method; the attacker sees what is released, and knows canaries and method
+    3  it scores every canary, and guesses "in" for the highest and "out" for the lowest scores
+    4  many right guesses contradict a small epsilon: under (epsilon, delta)-DP each of r guesses is
+       right with probability at most e^epsilon / (1 + e^epsilon), up to a term in delta
+    5  the bound: the largest epsilon that the number of right guesses refutes with confidence
+
+The records are the canaries alone, and the attacker sees every opening of the door: what the
+promise is about. Two attackers score. ``releases`` solves for the canaries' shares in all noisy
+sums by least squares. ``message`` looks for a canary among the images that were sent, which finds
+what goes around the door. Both, and each number of guesses, count as tests of their own: the
+confidence holds for the best of them.
+"""
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstill.data.dataset import Records, Scaling, Split
+from fedstill.errors import RequestError
+from fedstill.models import ConvNet
+from fedstill.privacy.accounting import epsilon_of, sigma_for
+from fedstill.privacy.guards import private_form_of
+from fedstill.privacy.ledger import Ledger
+from fedstill.privacy.mechanism import PrivateRecords
+from fedstill.privacy.randomness import OperatingSystem
+from fedstill.rng import Rng
+from fedstill.types import (
+    ClassSums,
+    ClientContext,
+    Params,
+    PerRecord,
+    Reply,
+    ServerContext,
+    Task,
+)
+
+_SHAPE, _CLASSES = (1, 8, 8), 10
+_SHARES = (1.0, 0.5, 0.25)  # of the canaries on which a guess is ventured
+_SCALING = Scaling((0.5,), (0.5,))
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """One audit: ``epsilon`` is what is claimed; sigma follows from it."""
+
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    canaries: int = 400
+    rounds: int = 1
+    rate: float = 1.0
+    clip: float = 1.0
+    confidence: float = 0.95
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The best attack: its bound on epsilon and the guesses behind it."""
+
+    attacker: str
+    bound: float
+    guesses: int
+    right: int
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What came out. ``claimed`` is ``None`` for a run without privacy, which claims nothing."""
+
+    method: str
+    claimed: float | None
+    delta: float
+    sigma: float | None
+    accesses: int
+    canaries: int
+    confidence: float
+    finding: Finding
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim was shown to be false."""
+        return self.claimed is not None and self.finding.bound > self.claimed
+
+
+Door = Callable[..., PrivateRecords]
+
+
+def audit(method: Any, name: str, settings: AuditSettings, door: Door = PrivateRecords) -> Audit:
+    """Audit a method's private form. ``door`` is there for tests: a mechanism of another kind."""
+    task = _task(settings.rounds)
+    form = private_form_of(method, name, settings.rate)
+    accesses = settings.rounds * form.accesses
+    sigma = sigma_for(settings.epsilon, accesses, settings.rate, settings.delta)
+    claimed = epsilon_of(accesses, settings.rate, sigma, settings.delta)
+    rng = Rng(settings.seed).at("audit")
+    canaries, included = _canaries(settings.canaries, rng)
+    attacker = _Regression(len(included))
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger(Path(folder) / "ledger.jsonl", settings.rate, sigma)
+
+        def private(round: int) -> dict[str, Any]:
+            own = door(
+                _only(canaries, included),
+                ledger,
+                OperatingSystem(),
+                round,
+                settings.rate,
+                sigma,
+                settings.clip,
+                settings.canaries // 2,
+                torch.arange(_CLASSES),
+                chunk=task.model.chunk,
+            )
+            return {"private": _Overheard(own, canaries, attacker)}
+
+        images = _run(method, task, rng, private)
+        accesses = ledger.count
+    scores = {"releases": attacker.scores()}
+    if images is not None:
+        scores["message"] = _likeness(canaries, *images)
+    finding = best_finding(scores, included, settings.delta, settings.confidence)
+    return Audit(
+        name,
+        claimed,
+        settings.delta,
+        sigma,
+        accesses,
+        settings.canaries,
+        settings.confidence,
+        finding,
+    )
+
+
+def membership(method: Any, name: str, settings: AuditSettings) -> Audit:
+    """The same attack on the images of a run *without* privacy: what "synthetic" alone protects."""
+    if getattr(method, "synthetic", None) is None:
+        raise RequestError(f"audit: {name} sends no synthetic images; audit it with privacy on")
+    rng = Rng(settings.seed).at("audit")
+    canaries, included = _canaries(settings.canaries, rng)
+    records = _only(canaries, included)
+    images = _run(method, _task(settings.rounds), rng, lambda _: {"data": records})
+    assert images is not None
+    scores = {"message": _likeness(canaries, *images)}
+    finding = best_finding(scores, included, 0.0, settings.confidence)
+    return Audit(name, None, 0.0, None, 0, settings.canaries, settings.confidence, finding)
+
+
+def epsilon_bound(canaries: int, guesses: int, right: int, delta: float, level: float) -> float:
+    """The largest epsilon that this many right guesses refute at this level (bisection)."""
+
+    def refuted(epsilon: float) -> bool:
+        return chance(canaries, guesses, right, epsilon, delta) < level
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high) and high < 64:
+        low, high = high, 2 * high
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """The largest probability of so many right guesses under (epsilon, delta)-DP (Theorem 5.2).
+
+    Right guesses are dominated by Binomial(r, e^eps / (1 + e^eps)); delta adds at most
+    2 m delta max_i P[v > Binomial >= v - i] / i.
+    """
+    p = 1 / (1 + math.exp(-epsilon))
+    mass = [
+        math.exp(
+            math.lgamma(guesses + 1)
+            - math.lgamma(k + 1)
+            - math.lgamma(guesses - k + 1)
+            + k * math.log(p)
+            + (guesses - k) * math.log1p(-p)
+        )
+        for k in range(guesses + 1)
+    ]
+    tail, near, worst = sum(mass[right:]), 0.0, 0.0
+    for i in range(1, right + 1):
+        near += mass[right - i]
+        worst = max(worst, near / i)
+    return min(1.0, tail + 2 * canaries * delta * worst)
+
+
+def best_finding(
+    scores: dict[str, Tensor], included: Tensor, delta: float, confidence: float
+) -> Finding:
+    """Lines 3 to 5 for every attacker and number of guesses; the level is shared among them."""
+    level = (1 - confidence) / (len(scores) * len(_SHARES))
+    findings = []
+    for attacker, score in scores.items():
+        order = score.argsort()
+        for share in _SHARES:
+            half = max(1, int(len(order) * share) // 2)
+            right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
+            bound = epsilon_bound(len(order), 2 * half, right, delta, level)
+            findings.append(Finding(attacker, bound, 2 * half, right))
+    return max(findings, key=lambda f: f.bound)
+
+
+class _Regression:
+    """Least squares: release = sum_i share_i vector_i + noise, over all releases together."""
+
+    def __init__(self, canaries: int) -> None:
+        self._products = torch.zeros(canaries, canaries, dtype=torch.float64)
+        self._overlap = torch.zeros(canaries, dtype=torch.float64)
+
+    def hear(self, vectors: Tensor, release: Tensor, slots: Tensor | None) -> None:
+        """Vectors [canaries, size]; release [size], or [classes, size] with each one's slot."""
+        rows = vectors.double()
+        products = rows @ rows.T
+        if slots is None:
+            overlap = rows @ release.double()
+        else:
+            products = products * (slots[:, None] == slots)
+            overlap = (rows * release.double()[slots]).sum(1)
+        self._products += products
+        self._overlap += overlap
+
+    def scores(self) -> Tensor:
+        ridge = self._products.diagonal().mean().clamp(min=1e-12) * 1e-3
+        system = self._products + ridge * torch.eye(len(self._overlap), dtype=torch.float64)
+        solution: Tensor = torch.linalg.solve(system, self._overlap)
+        return solution
+
+
+class _Overheard:
+    """A door whose releases the attacker hears; everything else is the door's own."""
+
+    def __init__(self, door: PrivateRecords, canaries: Records, attacker: _Regression) -> None:
+        self._door, self._canaries, self._attacker = door, canaries, attacker
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._door, name)
+
+    def noisy_sum(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
+        release = self._door.noisy_sum(per_record, clip=clip)
+        vectors = self._vectors(per_record, self._door.clip if clip is None else clip)
+        self._attacker.hear(vectors, torch.cat([v.flatten() for v in release.values()]), None)
+        return release
+
+    def noisy_mean(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
+        total = self.noisy_sum(per_record, clip=clip)
+        return {k: v / self._door.expected_batch for k, v in total.items()}
+
+    def noisy_class_sums(self, per_record: PerRecord) -> ClassSums:
+        release = self._door.noisy_class_sums(per_record)
+        vectors = self._vectors(per_record, self._door.class_clip)
+        flat = torch.cat([v.flatten(1) for v in release.sums.values()], 1)
+        self._attacker.hear(vectors, flat, self._canaries.labels)
+        return release
+
+    def _vectors(self, per_record: PerRecord, clip: float) -> Tensor:
+        """What each canary would add: the attacker knows it and computes it for itself."""
+        rows = []
+        for part in self._canaries.index.split(64):
+            given = per_record(replace(self._canaries, index=part))
+            dense: Params = given if isinstance(given, dict) else given.dense()  # type: ignore[attr-defined]
+            flat = torch.cat([v.flatten(1) for v in dense.values()], 1)
+            rows.append(flat * (clip / flat.norm(dim=1).clamp(min=clip))[:, None])
+        return torch.cat(rows)
+
+
+def _task(rounds: int) -> Task:
+    model = ConvNet(_SHAPE, _CLASSES, width=16)
+    return Task(model, _SHAPE, _CLASSES, 1, rounds, _SCALING)
+
+
+def _canaries(number: int, rng: Rng) -> tuple[Records, Tensor]:
+    """Noise images with random labels, and which of them are put among the records (line 1)."""
+    draw = rng.at("canaries").torch()
+    pixels = torch.randint(0, 256, (number, *_SHAPE), generator=draw, dtype=torch.uint8)
+    labels = torch.randint(0, _CLASSES, (number,), generator=draw)
+    included = torch.rand(number, generator=rng.at("coins").torch()) < 0.5
+    return Records(Split(pixels, labels), torch.arange(number), _SCALING), included
+
+
+def _only(canaries: Records, included: Tensor) -> Records:
+    return replace(canaries, index=canaries.index[included])
+
+
+def _run(
+    method: Any, task: Task, rng: Rng, view: Callable[[int], dict[str, Any]]
+) -> tuple[Tensor, Tensor] | None:
+    """One client's rounds; all images that it sent, with their labels, if it sent any."""
+    state = method.init(ServerContext(task, 0, rng.at("init")))
+    memory = method.init_client(task)
+    sent = []
+    for number in range(1, task.rounds + 1):
+        server = ServerContext(task, number, rng.at("server", number))
+        down = method.broadcast(server, state)
+        context = ClientContext(task, number, 0, rng.at("client", number), **view(number))
+        up, memory = method.client(context, down, memory)
+        state = method.server(server, state, [Reply(0, up)])
+        if synthetic := getattr(up, "synthetic", None):
+            sent.append(synthetic)
+    if not sent:
+        return None
+    return torch.cat([s.images for s in sent]), torch.cat([s.labels for s in sent])
+
+
+def _likeness(canaries: Records, images: Tensor, labels: Tensor) -> Tensor:
+    """How near each canary is to the nearest image that was sent, all classes allowed."""
+    x, _ = canaries.all()
+    distances = torch.cdist(x.flatten(1), images.flatten(1))
+    nearest: Tensor = -distances.min(1).values
+    return nearest.double()
