@@ -41,6 +41,7 @@ def test_run_and_its_json(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert json.loads(lines[-1]) == json.loads((tmp_path / "run" / "summary.json").read_text())
     assert "run folder: run" in lines
+    assert "report: run/report.html" in lines
     assert "round 2/2  accuracy " in done.stderr
     assert "\x1b" not in done.stdout + done.stderr  # plain lines when not a terminal
 
@@ -63,6 +64,15 @@ def test_run_and_its_json(tmp_path: Path) -> None:
         (("run", "fedavg", "--rounds", "x"), "'--rounds': 'x' is not a valid integer"),
         (("rnu",), "No such command 'rnu'"),
         (("show", "nowhere"), "nowhere: no synthetic sets"),
+        (("report", "nowhere"), "nowhere: no such folder"),
+        (("report", ".", "--port", "80"), "--port: only --serve has one"),
+        (("report", ".", "--serve", "--out", "x.html"), "--serve writes no file"),
+        (("report", ".", "--serve"), ".: an empty folder"),
+        (("compare", "nowhere", "gone"), "gone: no such folder"),
+        (("compare", "nowhere", "--target", "90"), "--target 90"),
+        (("reproduce", "feddm-table11"), "did you mean 'feddm-table1'"),
+        (("reproduce", "feddm-table1", "--scale", "cpus"), "did you mean 'cpu'"),
+        (("run", "fedavg", "--track", "tensorbord"), "did you mean 'tensorboard'"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_code_2(

@@ -7,6 +7,7 @@ until all fits into the budget; what was left out is said.
 
 import base64
 import io
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -176,7 +177,8 @@ def _range(first: StoredSet, last: StoredSet) -> tuple[float, float]:
     values = [stored.about.scaling.undo(stored.images).flatten() for stored in (first, last)]
     both = torch.cat([v[:: max(1, len(v) // 100_000)] for v in values])
     ends = torch.quantile(both, torch.tensor([0.002, 0.998])).tolist()
-    return min(0.0, round(ends[0], 2)), max(1.0, round(ends[1], 2))
+    # Quarters: an axis that moved with every round of a live run would be drawn anew each time.
+    return min(0.0, math.floor(ends[0] * 4) / 4), max(1.0, math.ceil(ends[1] * 4) / 4)
 
 
 def _histogram(pixels: Tensor, low: float, high: float) -> list[int]:
