@@ -23,7 +23,6 @@ from typing import Any
 
 import fedstill
 from fedstill.tables import Table, parse_override
-from fedstill.tune.search import Told, Watcher
 
 # Small networks alone, so that every candidate can be federated in seconds for the comparison.
 SPACE: Table = {
@@ -63,16 +62,6 @@ class Way:
     cost: Cost
 
 
-class Candidates(Watcher):
-    """Keeps every candidate of a search."""
-
-    def __init__(self) -> None:
-        self.models: list[Table] = []
-
-    def told(self, trial: Told) -> None:
-        self.models.append(trial.candidate.model)
-
-
 def main(arguments: Sequence[str] | None = None) -> dict[str, Way]:
     """Go both ways, print the comparison and return it."""
     options = _options(arguments)
@@ -104,7 +93,6 @@ def _search(options: argparse.Namespace) -> tuple[list[Table], Table, Cost]:
     file = options.out / "search.json"
     if not file.exists():
         begun = time.monotonic()
-        heard = Candidates()
         tuned = fedstill.tune(
             options.out / "distilled",
             trials=options.candidates,
@@ -115,10 +103,9 @@ def _search(options: argparse.Namespace) -> tuple[list[Table], Table, Cost]:
             space=SPACE | {"training": {"epochs": options.epochs}},
             seed=options.seed,
             out=options.out / "search",
-            watcher=heard,
         )
         kept = {
-            "candidates": heard.models,
+            "candidates": [one.candidate.model for one in tuned.judged],
             "winner": tuned.winner.candidate.model,
             "seconds": time.monotonic() - begun,
         }

@@ -107,51 +107,37 @@ def evaluate(
     """
     if networks < 1:
         raise RequestError(f"--networks: at least 1 (it is {networks})")
-    with threads(1):  # their number decides the last bits
-        return _evaluate(
-            Path(source),
-            list(models) if models else None,
-            networks,
-            training,
-            load_data_for=(data, data_dir),
-            device=device,
-            seed=seed,
-            settings=nested(set or {}),
-            report=progress or (lambda *_: None),
-        )
-
-
-def _evaluate(
-    path: Path,
-    models: list[str] | None,
-    networks: int,
-    training: FreshTraining,
-    *,
-    load_data_for: tuple[str | None, str | None],
-    device: str,
-    seed: int,
-    settings: Table,
-    report: Progress,
-) -> Evaluated:
+    path, report = Path(source), progress or (lambda *_: None)
     run = run_of(path)
     has_model, has_set = _contents(path)
-    dataset = load_data(run, *load_data_for)
-    stored_model: NetworkScores | None = None
-    if has_model:
-        file = path / "model.safetensors" if path.is_dir() else path
-        stored_model = _score_model(file, dataset, device, models)
-        report("the stored model", 1, 1, stored_model.networks[0])
-    if not has_set:
-        return Evaluated(str(path), dataset.name, dataset.class_names, stored_model, 0, ())
-    stored = load_set(path)
-    refuse_other_data(path, stored, dataset)
-    scored = [
-        _score_set(table, stored, dataset, networks, training, device, seed, report)
-        for table in model_tables(models, settings, run)
-    ]
-    return Evaluated(
-        str(path), dataset.name, dataset.class_names, stored_model, len(stored), tuple(scored)
-    )
+    dataset = load_data(run, data, data_dir)
+    of_model: NetworkScores | None = None
+    of_set: list[NetworkScores] = []
+    images = 0
+    with threads(1):  # their number decides the last bits
+        if has_model:
+            file = path / "model.safetensors" if path.is_dir() else path
+            of_model = _score_model(file, dataset, device, models or ())
+            report("the stored model", 1, 1, of_model.networks[0])
+        if has_set:
+            stored = load_set(path)
+            refuse_other_data(path, stored, dataset)
+            images = len(stored)
+            for table in model_tables(models, nested(set or {}), run):
+                course = Course(training, networks, device, seed, report)
+                of_set.append(_score_set(table, stored, dataset, course))
+    return Evaluated(str(path), dataset.name, dataset.class_names, of_model, images, tuple(of_set))
+
+
+@dataclass(frozen=True)
+class Course:
+    """How networks are trained on a set, and who hears of it."""
+
+    training: FreshTraining
+    networks: int
+    device: str
+    seed: int
+    report: Progress
 
 
 def task_for(table: Table, data: Dataset, device: str) -> tuple[Task, Table]:
@@ -211,15 +197,13 @@ def _read(path: Path) -> tuple[Params, Table]:
     return tensors, header
 
 
-def _score_model(
-    file: Path, data: Dataset, device: str, models: Sequence[str] | None
-) -> NetworkScores:
+def _score_model(file: Path, data: Dataset, device: str, trusted: Sequence[str]) -> NetworkScores:
     params, header = _read(file)
     table = header.get("model")
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise RequestError(f"{file}: not a model of fedstill's: it does not name its network")
     # A file must not decide which code is imported: a user's own network is named by the user.
-    if table["name"] not in MODELS and table["name"] not in (models or ()):
+    if table["name"] not in MODELS and table["name"] not in trusted:
         raise RequestError(
             f"{file}: its network is '{table['name']}', which is your own code; "
             f"if you trust it: --models {table['name']}"
@@ -253,24 +237,15 @@ def _complaint(params: Params, model: Model, own_code: bool) -> str | None:
     return next((f"'{name}' {complaint}" for name, complaint in found if complaint), None)
 
 
-def _score_set(
-    table: Table,
-    stored: StoredSet,
-    data: Dataset,
-    networks: int,
-    training: FreshTraining,
-    device: str,
-    seed: int,
-    report: Progress,
-) -> NetworkScores:
-    task, table = task_for(table, data, device)
+def _score_set(table: Table, stored: StoredSet, data: Dataset, course: Course) -> NetworkScores:
+    task, table = task_for(table, data, course.device)
     own = SyntheticSet(stored.images.to(task.device), stored.labels.to(task.device))
     test = _test(data, task)
     scored: list[Scores] = []
-    for number in range(networks):
-        params = fresh_network(task, own, Rng(seed).at("evaluate", number), training)
+    for number in range(course.networks):
+        params = fresh_network(task, own, Rng(course.seed).at("evaluate", number), course.training)
         scored.append(score(task, params, test))
-        report(table["name"], number + 1, networks, scored[-1])
+        course.report(table["name"], number + 1, course.networks, scored[-1])
     return NetworkScores(table, task.model.size, tuple(scored))
 
 

@@ -18,6 +18,8 @@ from fedstill.tune.objective import GoOn, Judge, Verdict
 from fedstill.tune.search import Watcher
 from fedstill.tune.space import Candidate
 from fedstill.tune.study import sampler_for
+from fedstill.tune.training import Training
+from fedstill.tune.winner import Judged, best_of
 
 optuna = pytest.importorskip("optuna")
 
@@ -57,6 +59,18 @@ def test_the_same_seed_gives_the_same_trials_and_another_others(
     assert sum(whole.trials.values()) == 7
     values = [value for _, state, value, *_ in trials_of(whole.study) if state == "COMPLETE"]
     assert whole.winner.value == max(values)
+    assert [one.value for one in whole.judged] == values
+
+
+def test_of_equals_the_smallest_network_wins() -> None:
+    candidate = Candidate({"name": "mlp"}, Training())
+    judged = [
+        Judged(0, 0.9, 0.9, 500, candidate),
+        Judged(1, 0.95, 0.95, 300, candidate),
+        Judged(2, 0.95, 0.95, 200, candidate),
+        Judged(3, 0.95, 0.95, 200, candidate),
+    ]
+    assert best_of(judged).trial == 2
 
 
 class Interrupts(Watcher):

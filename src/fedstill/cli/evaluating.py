@@ -117,8 +117,8 @@ def _row(scores: NetworkScores) -> list[Text | str]:
         Text(scores.model["name"]),
         f"{scores.size:,}",
         cell("accuracy", ".2%"),
-        cell("loss", ".4f"),
-        cell("calibration_error", ".4f"),
+        cell("loss", ".3f"),
+        cell("calibration_error", ".3f"),
     ]
 
 

@@ -34,7 +34,7 @@ from fedstill.tune.space import (
 )
 from fedstill.tune.study import load_optuna, open_study, pruner_for, sampler_for, set_digest
 from fedstill.tune.vote import electorate
-from fedstill.tune.winner import Winner, winner_table, write_winner
+from fedstill.tune.winner import Judged, best_of, winner_table, write_winner
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -48,7 +48,8 @@ class Tuned:
 
     folder: Path
     study: Path
-    winner: Winner
+    winner: Judged
+    judged: tuple[Judged, ...]  # all trials that were trained to their end
     config: Table  # what winner.toml says
     trials: dict[str, int]  # how many are complete, pruned, failed
     up_bytes: int  # of all votes
@@ -202,13 +203,24 @@ def _conclude(
     }
     if not counts["complete"]:
         raise RunError(f"no trial ended well: {counts['pruned']} pruned, {counts['failed']} failed")
-    best = study.best_trial
-    candidate = suggest(FixedTrial(best.params), space)
-    searched = any(name.startswith("training.") for name in open_settings(space))
-    winner = Winner(best.number, study.best_value, best.user_attrs["held_out"], candidate, searched)
+    judged = tuple(
+        Judged(
+            trial.number,
+            float(trial.values[0]),
+            trial.user_attrs["held_out"],
+            trial.user_attrs["weights"],
+            suggest(FixedTrial(trial.params), space),
+        )
+        for trial in finished
+        if trial.state == TrialState.COMPLETE
+    )
+    winner = best_of(judged)
+    candidate = winner.candidate
+    tuned = any(name.startswith("training.") for name in open_settings(space))
+    config = winner_table(winner, tuned, run)
     about = stored.about
     title = f"{about.method} on {about.data}, round {about.round}: {len(stored)} images"
-    write_winner(folder / "winner.toml", winner, run, title)
+    write_winner(folder / "winner.toml", winner, config, title)
     up, down = (
         sum(trial.user_attrs.get(key, 0) for trial in finished)
         for key in ("up_bytes", "down_bytes")
@@ -221,4 +233,4 @@ def _conclude(
         f"{counts['failed']} failed; votes cost {up:,} bytes up and {down:,} down.",
     ]
     write_page(folder / "tune.html", study, f"Search on {title}", lines)
-    return Tuned(folder, file, winner, winner_table(winner, run), counts, up, down)
+    return Tuned(folder, file, winner, judged, config, counts, up, down)

@@ -1,5 +1,6 @@
 """The best candidate as a configuration: ``fedstill run --config winner.toml fedavg``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,28 @@ _OWN = ("method", "model", "rounds", "eval_every", "engine")
 
 
 @dataclass(frozen=True)
-class Winner:
-    """The best trial of a study."""
+class Judged:
+    """A trial that was trained to its end, and what it is worth."""
 
     trial: int
     value: float
     held_out: float
+    weights: int
     candidate: Candidate
-    tuned: bool  # whether hyper-parameters were searched too
 
 
-def winner_table(winner: Winner, run: RunFolder | None) -> Table:
-    """The configuration: the network, what was tuned of the training, and whose data they are."""
+def best_of(judged: Sequence[Judged]) -> Judged:
+    """The best; of several alike the smallest network, which costs the fewest bytes to federate.
+
+    A set has few images to hold out, so that ties are common.
+    """
+    return max(judged, key=lambda one: (one.value, -one.weights, -one.trial))
+
+
+def winner_table(winner: Judged, tuned: bool, run: RunFolder | None) -> Table:
+    """The configuration: the network, the training if it was ``tuned``, and whose data they are."""
     table: Table = {"method": {"name": "fedavg"}, "model": winner.candidate.model}
-    if winner.tuned:
+    if tuned:
         training = as_table(winner.candidate.training)
         table["method"] |= {name: training[name] for name in _SHARED}
     if run is not None:
@@ -43,7 +52,7 @@ def winner_table(winner: Winner, run: RunFolder | None) -> Table:
     return table
 
 
-def write_winner(path: Path, winner: Winner, run: RunFolder | None, about: str) -> None:
+def write_winner(path: Path, winner: Judged, config: Table, about: str) -> None:
     """Write the configuration, with what it cannot say as comments."""
     training: dict[str, Any] = as_table(winner.candidate.training)
     said = ", ".join(f"{name} = {value}" for name, value in training.items())
@@ -53,4 +62,4 @@ def write_winner(path: Path, winner: Winner, run: RunFolder | None, about: str) 
         f"# Trained on the set with {said}.\n"
         f"# fedstill run --config {path.name} fedavg\n\n"
     )
-    write_atomically(path, (head + tomli_w.dumps(winner_table(winner, run))).encode())
+    write_atomically(path, (head + tomli_w.dumps(config)).encode())
