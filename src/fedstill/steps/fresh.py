@@ -14,6 +14,7 @@ from fedstill.rng import Rng
 from fedstill.steps.fit import fit
 from fedstill.steps.gradient import evaluate
 from fedstill.synthetic import SyntheticSet
+from fedstill.tree import to_device
 from fedstill.types import Evaluation, Params, Task
 
 _COOLING = 0.1  # of the learning rate, for the second half of the epochs
@@ -29,16 +30,9 @@ class FreshTraining:
     batch_size: int = 256
 
 
-def fresh_network(
-    task: Task,
-    own: SyntheticSet,
-    rng: Rng,
-    training: FreshTraining,
-    progress: Callable[[int, int], None] | None = None,
-) -> Params:
+def fresh_network(task: Task, own: SyntheticSet, rng: Rng, training: FreshTraining) -> Params:
     """A network initialised at random and trained on this set alone."""
-    params = task.model.init(rng.at("init").torch())
-    params = {name: weight.to(task.device) for name, weight in params.items()}
+    params: Params = to_device(task.model.init(rng.at("init").torch()), task.device)
     cool = training.epochs // 2
     for part, epochs, rate in (
         ("warm", training.epochs - cool, training.learning_rate),
@@ -54,7 +48,6 @@ def fresh_network(
             batch_size=training.batch_size,
             epochs=epochs,
             momentum=training.momentum,
-            progress=progress,
         )
     return params
 
