@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedstill.rng import Rng
@@ -36,6 +36,7 @@ def test_spearman_by_hand() -> None:
     assert RANK.spearman([1, 1], [1, 2]) == 0
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 9), min_size=3, max_size=15))
 def test_any_rising_function_keeps_the_correlation(values: list[int]) -> None:
     other = list(range(len(values)))

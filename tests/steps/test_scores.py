@@ -1,5 +1,5 @@
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedstill.data.dataset import Records, Scaling, Split
@@ -19,6 +19,7 @@ def test_calibration_error_by_hand() -> None:
     assert abs(calibration_error(confidence, right, bins=2) - (first + second) / 2) < 1e-7
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.floats(0.001, 1), st.booleans()), min_size=1, max_size=40))
 def test_calibration_error_is_the_slow_loop_s(records: list[tuple[float, bool]]) -> None:
     confidence = torch.tensor([c for c, _ in records], dtype=torch.float64)

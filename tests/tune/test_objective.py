@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedstill.errors import RequestError
@@ -15,6 +15,7 @@ from fedstill.tune.training import Training
 CANDIDATE = Candidate({"name": "mlp", "width": 16, "depth": 1}, Training(0.05, epochs=3))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     classes=st.lists(st.integers(0, 5), min_size=2, max_size=60),
     share=st.floats(0.05, 0.95),

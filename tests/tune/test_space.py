@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedstill.config import resolve
@@ -44,6 +44,7 @@ class Drawn:
         return self.data.draw(st.floats(low, high))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_candidate_can_be_built_and_asks_only_for_its_own_settings(
     data: st.DataObject,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from typer.testing import CliRunner
 
@@ -20,8 +21,6 @@ from fedstill.tune.space import Candidate
 from fedstill.tune.study import sampler_for
 from fedstill.tune.training import Training
 from fedstill.tune.winner import Judged, best_of
-
-optuna = pytest.importorskip("optuna")
 
 SPACE: dict[str, Any] = {
     "training": {"epochs": [2, 3], "batch_size": [8, 16]},

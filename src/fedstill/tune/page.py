@@ -12,6 +12,7 @@ from fedstill.files import write_atomically
 if TYPE_CHECKING:
     from optuna import Study
 
+_VALUE = "accuracy"
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 68rem; padding: 0 1rem;
        color: #1c2733; background: #fff; }
@@ -42,9 +43,8 @@ def _figures(study: "Study") -> Iterator[str]:
     from optuna import visualization as draw
     from optuna.importance import PedAnovaImportanceEvaluator
 
-    named = {"target_name": "accuracy"}
     figures: dict[str, Callable[[], Any]] = {
-        "How the best was found": lambda: draw.plot_optimization_history(study, **named)
+        "How the best was found": lambda: draw.plot_optimization_history(study, target_name=_VALUE)
     }
     for title, part, params in _parts(study):
         figures[f"What mattered{title}"] = partial(
@@ -52,10 +52,10 @@ def _figures(study: "Study") -> Iterator[str]:
             part,
             evaluator=PedAnovaImportanceEvaluator(),
             params=params,
-            **named,
+            target_name=_VALUE,
         )
         figures[f"Settings and accuracy{title}"] = partial(
-            draw.plot_parallel_coordinate, part, params=params, **named
+            draw.plot_parallel_coordinate, part, params=params, target_name=_VALUE
         )
     scripts: str | bool = True  # once, inside the page
     for number, (title, figure) in enumerate(figures.items()):

@@ -2,7 +2,8 @@
 
 Only one process holds it at a time. A journal line that a kill cut short is dropped; a trial that
 was under way begins again under its own number and with its own settings. Every trial's sampler
-has a seed of its own, by number: a study that was interrupted draws what it would have drawn.
+has a seed of its own, by number: a study that was interrupted draws what it would have drawn
+(unless the kill came in the milliseconds in which a trial's settings are drawn one by one).
 """
 
 import fcntl
