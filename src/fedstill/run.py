@@ -20,7 +20,7 @@ from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestErro
 from fedstill.federation import Federation
 from fedstill.models import Model
 from fedstill.observer import Observer
-from fedstill.privacy.preparing import in_words, prepared
+from fedstill.privacy.preparing import in_words, prepared, private_defaults
 from fedstill.record import RoundMetrics, RunFolder, Summary
 from fedstill.setup import Setup, deal
 from fedstill.tables import Table, as_table, merged, nested, read_toml
@@ -240,6 +240,8 @@ def _run_in(folder: RunFolder, setup: Setup, first: Summary, observer: Observer)
         federation.begin()
         rounds, status = setup.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
+        if note := private_defaults(setup):
+            observer.note(note)
         if federation.round < rounds:
             scratch = folder.path / ".workers"
             with local_engine(setup, federation.clients_a_round, scratch) as engine:
