@@ -21,7 +21,7 @@ from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestErro
 from fedstill.federation import Federation
 from fedstill.models import Model
 from fedstill.observer import Observer
-from fedstill.privacy.preparing import in_words, prepared
+from fedstill.privacy.preparing import in_words, prepared, private_defaults
 from fedstill.record import Holdings, RoundMetrics, RunFolder, Summary
 from fedstill.report import write_report
 from fedstill.session import this_session
@@ -287,6 +287,8 @@ def _run_in(
         federation.begin()
         rounds, status = setup.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
+        if note := private_defaults(setup):
+            observer.note(note)
         if federation.round < rounds:
             with make_engine(federation) as engine:
                 try:

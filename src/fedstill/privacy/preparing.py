@@ -39,6 +39,13 @@ def in_words(plan: PrivatePlan | None) -> str | None:
     )
 
 
+def private_defaults(setup: Setup) -> str | None:
+    """Which settings of the method are as private runs have them: said aloud, not just done."""
+    defaults = getattr(setup.method, "PRIVATE_DEFAULTS", {}) if setup.plan else {}
+    kept = [f"{k} = {v}" for k, v in defaults.items() if getattr(setup.method, k) == v]
+    return f"settings of a private run: {', '.join(kept)}" if kept else None
+
+
 def _all(setup: Setup) -> tuple[tuple[int, ...], ...]:
     return (tuple(range(setup.dataset.classes)),) * setup.partition.clients
 
