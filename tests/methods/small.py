@@ -53,6 +53,7 @@ SMALL: dict[str, dict[str, Any]] = {
 # And what makes them quick with privacy on; the settings that a private run has by default are
 # filled in.
 SMALL_PRIVATE: dict[str, dict[str, Any]] = {
+    "fedgloss": {"trajectories": 1, "real_batches": 2, "local_steps": 1, "radius": 0.01},
     "feddm": {"iterations": 2, "release_steps": 2},
     "feddualmatch": {"iterations": 2, "release_steps": 2},
 }

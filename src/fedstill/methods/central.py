@@ -2,6 +2,7 @@
 
 The same steps as FedAvg with a single client that holds everything; a round is
 ``local_epochs`` passes over all records. Nothing travels, so it costs no bytes.
+With privacy on it is DP-SGD: noisy means of the clipped gradients of Poisson samples of them all.
 """
 
 from dataclasses import dataclass

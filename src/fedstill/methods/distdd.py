@@ -24,6 +24,11 @@ eq. 7. A class that no sampled client holds, or fewer than ``krum`` can judge, k
 
 Each client uploads (classes it holds) x (weights of the model) floats a round: far more than
 FedAvg. The gain is that whatever is tried on S afterwards costs nothing.
+
+With privacy on line 4 is one access: noisy sums, class by class, of the clipped gradients of one
+Poisson sample of all the client's records, divided by their noisy counts (or, with
+privacy.class_counts = "public", by an even share of the expected batch), for every class that is
+publicly held. ``real_batch`` plays no part. Lines 5 to 9 see sanitised gradients alone.
 """
 
 import warnings
@@ -38,14 +43,22 @@ from torch import Tensor
 from fedstill.data.dataset import Records
 from fedstill.methods.messages import Weights, weights_schema
 from fedstill.steps.aggregate import Aggregating
-from fedstill.steps.class_gradients import class_gradients
+from fedstill.steps.class_gradients import class_gradients, released_class_gradients
 from fedstill.steps.classes import check_images
 from fedstill.steps.fit import fit
 from fedstill.steps.fresh import FreshTraining, evaluate_set, fresh_network
 from fedstill.steps.gradient_matching import GradientDistance, gradient_matching_pixels
 from fedstill.synthetic import SERVER, SyntheticSet
 from fedstill.tree import to_device
-from fedstill.types import ClientContext, Evaluation, Params, Reply, ServerContext, Task
+from fedstill.types import (
+    ClientContext,
+    Evaluation,
+    Params,
+    PrivateForm,
+    Reply,
+    ServerContext,
+    Task,
+)
 from fedstill.wire import Schema, TensorSpec
 
 
@@ -94,6 +107,9 @@ class DistDD(Aggregating):
     fresh_epochs: Annotated[int, Meta(ge=1)] = 100
     fresh_learning_rate: Annotated[float, Meta(gt=0)] = 0.02
 
+    def private_form(self, rate: float) -> PrivateForm:
+        return PrivateForm(accesses=1)
+
     def init(self, ctx: ServerContext) -> Distillation:
         task = ctx.task
         shape = (task.classes, self.images_per_class, *task.shape)
@@ -126,8 +142,12 @@ class DistDD(Aggregating):
     def client(
         self, ctx: ClientContext, message: Weights, state: None
     ) -> tuple[ClassGradients, None]:
-        check_images(ctx)
-        return ClassGradients(*class_gradients(ctx, message.params, self.real_batch)), None  # 4
+        if ctx.private is None:
+            check_images(ctx)
+            found = class_gradients(ctx, message.params, self.real_batch)
+        else:
+            found = released_class_gradients(ctx.task, message.params, ctx.private)
+        return ClassGradients(*found), None  # line 4
 
     def server(
         self, ctx: ServerContext, state: Distillation, replies: Sequence[Reply[ClassGradients]]

@@ -15,6 +15,9 @@ The clients do what they do in FedAvg and send what they send there; the set cos
 the global model moved tells what the clients' data are like together, and training on the set
 brings that back into an average that has drifted. The server has no records: images start from
 noise, labels as nearly sure classes. alpha is learnt as a logarithm, so it stays above zero.
+
+With privacy on line 3 is DP-FedAvg's. The models of its rounds are all that the set is learnt from,
+so lines 4 to 9 cost nothing.
 """
 
 import math

@@ -1,5 +1,5 @@
 """Fed-GLOSS: Wang et al., "Fed-GLOSS-DP: Federated, Global Learning using Synthetic Sets with
-Record Level Differential Privacy", 2023 (published later as FedLAP-DP), without the privacy.
+Record Level Differential Privacy", 2023 (published later as FedLAP-DP).
 
     1   server: w <- init
     2   for each round m:
@@ -21,13 +21,20 @@ rounds (200 for CIFAR-10). Its box has one real batch in line 6, the authors' co
 divides each tensor's cosine sum by its rows (``normalize_rows``). r_k is looked for after every
 epoch of line 9, so that it is never 0 and the server makes at least one step. Defaults below are
 for a small built-in data set and a laptop, chosen by measurement (docs/methods.md).
+
+With privacy on (Fed-GLOSS-DP): line 4 is noise or the last round's images, for the classes that are
+publicly held; line 6 is one access, a noisy mean of the clipped gradients of a Poisson sample, each
+record augmented before its gradient. Line 9 has no private form: r_k = r for all ("constant", as
+the paper's box has it) or "fixed"; 1 / K are the weights. Where line 5 leaves the radius it goes
+back to w^m instead of ending: accesses are R_i * 5 * batches, whatever was released. The paper's
+values: (4, 2, 10, 1.5), ten batches, 10 images per class, eta = 0.002, clip and sigma 1.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from msgspec import Meta
@@ -37,7 +44,7 @@ from fedstill.methods.feddm import LastSet
 from fedstill.methods.trusted_descent import Approximation, Region, TrustedDescent
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import Augment, draw_augmentation
-from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_of
+from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_for
 from fedstill.steps.distil import PixelOptimiser, PixelSteps, pixel_optimiser
 from fedstill.steps.fit import descend
 from fedstill.steps.gradient import evaluate
@@ -46,13 +53,27 @@ from fedstill.steps.gradient_matching import (
     gradient_matching_pixels,
     weight_gradient,
 )
+from fedstill.steps.per_record import weight_gradients
+from fedstill.steps.released import first_noise, initial_leaks
 from fedstill.synthetic import SyntheticSet
-from fedstill.types import ClientContext, Params, Task
+from fedstill.types import ClientContext, Leak, Params, PrivateForm, Task
 
 
 @dataclass(frozen=True)
 class FedGloss(TrustedDescent):
     """Clients send images whose gradients match their records'; the server descends on them."""
+
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        "initial": "noise",
+        "trajectories": 4,
+        "local_steps": 2,
+        "pixel_steps": 10,
+        "radius": 1.5,
+        "real_batches": 10,
+        "radius_choice": "constant",
+        "weighting": "uniform",
+        "server_learning_rate": 0.002,
+    }
 
     initial: Initial = "real"
     warm_start: bool = False  # go on from the last round's images
@@ -74,28 +95,52 @@ class FedGloss(TrustedDescent):
     radius_records: Annotated[int, Meta(ge=1)] = 256  # the real loss of line 9 is over so many
     compile: Literal["off", "on"] = "off"  # of the real gradient
 
+    def private_form(self, rate: float) -> PrivateForm:
+        accesses = self.trajectories * self.trajectory_steps * self.real_batches
+        return PrivateForm(accesses, self.leaks)
+
+    @property
+    def leaks(self) -> tuple[Leak, ...]:
+        """What would give records away in a private run."""
+        leaks = list(initial_leaks(self.initial))
+        if self.measured:
+            why = "the radius is where the loss on the records is smallest, which nobody sanitised"
+            remedy = "set method.radius_choice = 'constant', or 'fixed'"
+            leaks.append(Leak("radius_choice", why, remedy))
+        if self.criterion == "calibrated":
+            why = "it sends the exact lengths of the records' gradient"
+            leaks.append(Leak("criterion", why, "set method.criterion = 'cosine+mse'"))
+        return tuple(leaks)
+
     def init_client(self, task: Task) -> LastSet | None:
         return LastSet() if self.warm_start else None
 
     def client(
         self, ctx: ClientContext, message: Region, state: LastSet | None
     ) -> tuple[Approximation, LastSet | None]:
-        check_images(ctx)
-        by_class = ByClass(ctx.records)
-        start = None if state is None else state.images  # line 4
-        if start is None:
-            start = first_images(ctx, by_class, self.images_per_class, self.initial)
-        labels = labels_of(by_class, self.images_per_class).to(start.device)
+        held, start = self.start(ctx, None if state is None else state.images)
+        labels = labels_for(held, self.images_per_class).to(start.device)
         images, loss, norms = self.approximate(ctx, message, start.flatten(0, 1), labels)
         synthetic = SyntheticSet(images, labels)
         reply = Approximation(
             synthetic,
-            len(ctx.records) if self.weighting == "records" else 0,
+            ctx.size if self.weighting == "records" else 0,
             self.trusted_radius(ctx, message, synthetic),
             loss,
             norms if self.criterion == "calibrated" else None,
         )
         return reply, LastSet(images.view_as(start)) if self.warm_start else None
+
+    def start(self, ctx: ClientContext, last: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Line 4: the classes held, and images to start from, in slot form."""
+        number = self.images_per_class
+        if ctx.private is not None:
+            return ctx.private.classes, first_noise(ctx, number) if last is None else last
+        check_images(ctx)
+        by_class = ByClass(ctx.records)
+        if last is None:
+            last = first_images(ctx, by_class, number, self.initial)
+        return by_class.held, last
 
     def approximate(
         self, ctx: ClientContext, region: Region, start: Tensor, labels: Tensor
@@ -120,7 +165,10 @@ class FedGloss(TrustedDescent):
             weights = region.params
             for _ in range(self.trajectory_steps):
                 if float(norm(subtract(weights, region.params))) >= region.radius:
-                    break
+                    if ctx.private is None:
+                        break
+                    # The number of accesses must not depend on what came out of them.
+                    weights = region.params
                 for _ in range(self.real_batches):
                     augment = draw_augmentation(self.augment, changes, flip=self.flip)
                     target = self.real_gradient(ctx, weights, augment, batches)  # line 6
@@ -152,13 +200,16 @@ class FedGloss(TrustedDescent):
         generator: torch.Generator,
     ) -> list[Tensor]:
         """Line 6: the only sight that matching has of the records."""
+        if ctx.private is not None:
+            release = ctx.private.noisy_mean(weight_gradients(ctx.task, weights, augment))
+            return [release[name] for name in weights]
         positions = torch.randperm(len(ctx.records), generator=generator)[: self.real_batch]
         x, y = ctx.records.take(positions)
         return weight_gradient(ctx.task, weights, augment(x), y, compiled=self.compile == "on")
 
     def trusted_radius(self, ctx: ClientContext, region: Region, synthetic: SyntheticSet) -> float:
         """Line 9: r_k. Beyond it, what is good for the images is no longer so for the records."""
-        if self.radius_choice == "fixed":
+        if not self.measured:
             return region.radius
         order = torch.randperm(len(ctx.records), generator=ctx.rng.at("radius").torch())
         index = ctx.records.index[order[: self.radius_records]]

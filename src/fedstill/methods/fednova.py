@@ -12,6 +12,7 @@ each client's update by the length a_k of its own path before averaging:
 For plain SGD a_k = tau_k; with momentum rho it is the sum of the weights that the gradients
 get, (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho). With equal steps everywhere it is FedAvg.
 ``aggregate`` puts a robust rule in the place of line 4's sum, and the median in that of line 3's.
+With privacy on all clients take the same number of steps, and it would be FedAvg: it is refused.
 """
 
 import statistics
@@ -44,7 +45,7 @@ def path_length(steps: int, momentum: float) -> float:
 class FedNova(FedAvg):
     """Average of updates that are normalised by each client's number of steps."""
 
-    # With privacy on all clients take the same number of steps: it would be FedAvg.
+    # See above: DP-FedAvg is the same under its own name.
     private_form = None  # type: ignore[assignment]
 
     def upload(self, task: Task) -> Schema[NormalisedUpdate]:  # type: ignore[override]

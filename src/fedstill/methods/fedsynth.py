@@ -21,12 +21,16 @@ learning rates and the batch of line 7; it takes plain gradient steps in line 8 
 
 The size of D follows from a wished ``compression``: weights of the model / numbers in D, a fixed
 label counted as one number, for it travels as four bytes as a float does.
+
+With privacy on line 4 is noise, and g of line 7 is one access: a noisy mean of the clipped
+gradients at w_syn of a Poisson sample. Line 8 takes it back through D and w alone. The records'
+losses, which are sent for the report, are not (``report_losses`` must be off).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from msgspec import Meta
@@ -42,10 +46,20 @@ from fedstill.steps.classes import Initial
 from fedstill.steps.distil import PixelOptimiser
 from fedstill.steps.examples import Example, noise_examples, record_examples
 from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.steps.per_record import weight_gradients
+from fedstill.steps.released import initial_leaks
 from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
 from fedstill.steps.unroll import Batches, back, sgd_steps, walk
 from fedstill.synthetic import SyntheticSet
-from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.types import (
+    ClientContext,
+    Leak,
+    Params,
+    PrivateForm,
+    Reply,
+    ServerContext,
+    Task,
+)
 from fedstill.wire import Schema, TensorSpec
 
 DEFAULT_COMPRESSION = 8.0
@@ -53,8 +67,8 @@ DEFAULT_COMPRESSION = 8.0
 
 @dataclass(frozen=True)
 class SyntheticBatches:
-    """Up: D, how many records stand behind it (0 where nobody asks), and the mean loss of a
-    batch of them at w and at w_syn."""
+    """Up: D, how many records stand behind it, and the mean loss of a batch of them at w and at
+    w_syn (0 where nobody asks)."""
 
     batches: Batches
     records: int
@@ -65,6 +79,8 @@ class SyntheticBatches:
 @dataclass(frozen=True)
 class FedSynth:
     """Clients send synthetic batches; SGD on them gives the server each client's update."""
+
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"initial": "noise", "report_losses": False}
 
     compression: Annotated[float, Meta(gt=0)] | None = None  # None: 8, or what batch_size gives
     batches: Annotated[int, Meta(ge=1)] = 4  # m
@@ -78,6 +94,7 @@ class FedSynth:
     input_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta
     label_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
     weighting: Weighting = "uniform"
+    report_losses: bool = True  # the clients' mean loss at w and at w_syn
 
     def __post_init__(self) -> None:
         if self.compression is not None and self.batch_size is not None:
@@ -85,6 +102,13 @@ class FedSynth:
                 f"method.compression: {self.compression:g} and method.batch_size "
                 f"{self.batch_size} say the same twice; give one of them"
             )
+
+    def private_form(self, rate: float) -> PrivateForm:
+        leaks = list(initial_leaks(self.initial))
+        if self.report_losses:
+            why = "the clients' losses on their records would be sent as they are"
+            leaks.append(Leak("report_losses", why, "set method.report_losses = false"))
+        return PrivateForm(self.iterations, tuple(leaks))
 
     def example(self, task: Task) -> Example:
         """What one synthetic example looks like."""
@@ -116,7 +140,7 @@ class FedSynth:
             if example.soft
             else TensorSpec(label, torch.int32, 0, example.classes - 1),
         }
-        losses = (0.0, math.inf)
+        losses = (0.0, math.inf if self.report_losses else 0.0)
         numbers = {"loss_before": losses, "loss_after": losses}
         records = (1, MANY) if self.weighting == "records" else (0, 0)
         return Schema(SyntheticBatches, tensors, {**numbers, "records": records})
@@ -132,7 +156,10 @@ class FedSynth:
         for iteration in range(self.iterations):  # line 5
             batches = _as_sent(x, labels)
             path = walk(ctx.task, message.params, batches, self.learning_rate)  # line 6
-            slope, _ = self.record_gradient(ctx, path.end, ctx.rng.at("batch", iteration))  # 7
+            if ctx.private is None:
+                slope, _ = self.record_gradient(ctx, path.end, ctx.rng.at("batch", iteration))  # 7
+            else:
+                slope = ctx.private.noisy_mean(weight_gradients(ctx.task, path.end))
             slopes = back(ctx.task, path, batches, self.learning_rate, slope)  # line 8
             x.grad = slopes.x
             if labels.is_floating_point():
@@ -140,11 +167,16 @@ class FedSynth:
             optimiser.step()
             ctx.progress(iteration + 1, self.iterations)
         batches = _as_sent(x, labels)
-        sample = ctx.rng.at("report")
-        _, before = self.record_gradient(ctx, message.params, sample)
-        _, after = self.record_gradient(ctx, self.recovered(ctx.task, message, batches), sample)
-        records = len(ctx.records) if self.weighting == "records" else 0
+        before, after = self.losses(ctx, message, batches) if self.report_losses else (0.0, 0.0)
+        records = ctx.size if self.weighting == "records" else 0
         return SyntheticBatches(batches, records, before, after), None  # line 9
+
+    def losses(self, ctx: ClientContext, down: Weights, batches: Batches) -> tuple[float, float]:
+        """For the report: the mean loss over one batch of records at w and at w_syn."""
+        sample = ctx.rng.at("report")
+        _, before = self.record_gradient(ctx, down.params, sample)
+        _, after = self.record_gradient(ctx, self.recovered(ctx.task, down, batches), sample)
+        return before, after
 
     def start(self, ctx: ClientContext, params: Params) -> tuple[Tensor, Tensor]:
         """Line 4: inputs, and labels (class numbers, or the free numbers behind distributions)."""
@@ -162,7 +194,7 @@ class FedSynth:
     def record_gradient(self, ctx: ClientContext, params: Params, rng: Rng) -> tuple[Params, float]:
         """Line 7: gradient and value of the mean loss over a batch of records.
 
-        Beside ``initial = "real"`` the only place that reads records.
+        Beside ``initial = "real"`` the only place that reads records outside the private door.
         """
         rows = torch.randperm(len(ctx.records), generator=rng.torch())[: self.real_batch]
         x, y = ctx.records.take(rows)
@@ -214,8 +246,11 @@ class FedSynth:
         loss at w and at w_syn."""
         sent = replies[0].message.batches
         whole = sum(w.numel() * w.element_size() for w in state.params.values())
+        rate = whole / sum(t.numel() * t.element_size() for t in (sent.x, sent.y))
+        if not self.report_losses:
+            return {"compression": rate}
         return {
-            "compression": whole / sum(t.numel() * t.element_size() for t in (sent.x, sent.y)),
+            "compression": rate,
             "loss_before": sum(r.message.loss_before for r in replies) / len(replies),
             "loss_after": sum(r.message.loss_after for r in replies) / len(replies),
         }

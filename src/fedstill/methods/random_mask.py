@@ -14,6 +14,8 @@ Strategies for Improving Communication Efficiency" (2016).
 Positions never travel: both sides draw them from the seed. Times the rate, the expectation of
 u'_k over the masks is u. Each client has a mask of its own, so that their errors average out.
 With rate 1 it is FedAvg.
+
+With privacy on line 4 is DP-FedAvg's: what is masked is a sanitised update, and masks are public.
 """
 
 from collections.abc import Sequence
@@ -88,7 +90,7 @@ class RandomMask(FedAvg):
         update = subtract(self.train(ctx, message.params), message.params)  # line 4
         vector = torch.cat([part.flatten() for part in update.values()])
         mask = draw_mask(message.mask_seed, ctx.client, len(vector), self.kept(ctx.task))  # 5
-        return MaskedUpdate(vector[mask.to(vector.device)], len(ctx.records)), None  # line 6
+        return MaskedUpdate(vector[mask.to(vector.device)], ctx.size), None  # line 6
 
     def server(  # type: ignore[override]
         self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[MaskedUpdate]]

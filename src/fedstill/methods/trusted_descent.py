@@ -21,7 +21,7 @@ from fedstill.synthetic import SyntheticSet, set_specs
 from fedstill.types import Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, TensorSpec, params_specs
 
-RadiusChoice = Literal["min", "median", "max", "fixed"]
+RadiusChoice = Literal["min", "median", "max", "constant", "fixed"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class TrustedDescent:
     images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 50
     criterion: Criterion = "cosine+mse"  # "calibrated" would leak: for analysis only
     radius: Annotated[float, Meta(gt=0)] = 10.0  # r
-    radius_choice: RadiusChoice = "min"  # r_g; "fixed": fixed_iterations, no radius is measured
+    # r_g. No radius is measured with "constant", r for all, nor "fixed": fixed_iterations.
+    radius_choice: RadiusChoice = "min"
     fixed_iterations: Annotated[int, Meta(ge=1)] = 100
     most_iterations: Annotated[int, Meta(ge=1)] = 500  # of line 12, where r_g is never reached
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.2  # eta in round 1; the paper: 0.01
@@ -86,6 +87,11 @@ class TrustedDescent:
 
     def broadcast(self, ctx: ServerContext, state: Global) -> Region:
         return Region(state.params, self.radius)  # line 3
+
+    @property
+    def measured(self) -> bool:
+        """Whether clients look for the radius r_k on their records."""
+        return self.radius_choice in ("min", "median", "max")
 
     def learning_rate(self, task: Task, number: int) -> float:
         """eta in this round: a cosine from its first value to 0 over the rounds."""
@@ -112,6 +118,8 @@ class TrustedDescent:
 
     def global_radius(self, replies: Sequence[Reply[Approximation]]) -> float:
         """r_g: how far the server may go. With ``fixed`` nothing is chosen, nor obeyed."""
+        if not self.measured:
+            return self.radius
         radii = [reply.message.radius for reply in replies]
         if self.radius_choice == "median":
             return statistics.median(radii)
@@ -158,7 +166,7 @@ class TrustedDescent:
             "distance": state.moved,
             "server_iterations": float(state.iterations),
         }
-        if self.radius_choice == "fixed":
+        if not self.measured:
             return details
         radii = [reply.message.radius for reply in replies]
         return details | {

@@ -1,6 +1,7 @@
 """Gradients class by class: what a client of DistDD tells of its records.
 
-``class_gradients`` is the only place where the method touches them.
+``class_gradients`` is the only place where the method touches them; with privacy on it is the
+door, in ``released_class_gradients``.
 """
 
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor
 
 from fedstill.steps.classes import ByClass
 from fedstill.steps.gradient import batch_gradient, tracked
-from fedstill.types import ClientContext, Params
+from fedstill.steps.per_record import weight_gradients
+from fedstill.types import ClientContext, Params, Private, Task
 
 
 def class_gradients(ctx: ClientContext, params: Params, most: int) -> tuple[Tensor, Params]:
@@ -27,3 +29,17 @@ def class_gradients(ctx: ClientContext, params: Params, most: int) -> tuple[Tens
         ctx.progress(slot + 1, len(by_class.held))
     stacked = {name: torch.stack(own) for name, *own in zip(params, *gradients, strict=True)}
     return by_class.held.to(ctx.task.device), stacked
+
+
+def released_class_gradients(task: Task, params: Params, door: Private) -> tuple[Tensor, Params]:
+    """The same through the private door: one access, and the classes that are publicly held.
+
+    A class's noisy sum is divided by its noisy count, but never by less than an even share of the
+    expected batch. A count near zero, or below it, would blow up the sum's noise; with the even
+    share a class of few records, or of none, counts for little in the mean over the clients.
+    """
+    release = door.noisy_class_sums(weight_gradients(task, params))
+    least = max(1.0, door.expected_batch / len(door.classes))
+    counts = release.counts.clamp(min=least)
+    means = {k: v / counts.view(-1, *[1] * (v.dim() - 1)) for k, v in release.sums.items()}
+    return door.classes.to(task.device), means

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from fedstill.data.dataset import Records
 from fedstill.models.model import Model
 from fedstill.rng import Rng
+from fedstill.steps.matching import same
 from fedstill.types import Params, Task
 
 
@@ -74,6 +75,7 @@ class WeightGradients:
 
     task: Task
     params: Params
+    augment: Callable[[Tensor], Tensor] = same
 
     @property
     def floats(self) -> int:
@@ -84,15 +86,21 @@ class WeightGradients:
         return sum(math.prod(shape) for shape in model.shapes.values() if len(shape) != 2)
 
     def __call__(self, records: Records) -> Gradients:
-        return per_record_gradients(self.task, self.params, *records.all())
+        x, y = records.all()
+        return per_record_gradients(self.task, self.params, self.augment(x), y)
 
 
-def weight_gradients(task: Task, params: Params) -> WeightGradients:
+def weight_gradients(
+    task: Task, params: Params, augment: Callable[[Tensor], Tensor] = same
+) -> WeightGradients:
     """What ``noisy_sum`` and its kin take for the gradient of the loss at these weights.
+
+    ``augment`` changes records first, each by itself: what it does to one must not depend on
+    another. Its random draw may be the same for all, and known to all.
 
     >>> gradient = ctx.private.noisy_mean(weight_gradients(ctx.task, params))
     """
-    return WeightGradients(task, params)
+    return WeightGradients(task, params, augment)
 
 
 def per_record_gradients(task: Task, params: Params, x: Tensor, y: Tensor) -> Gradients:

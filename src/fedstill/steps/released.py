@@ -42,15 +42,7 @@ def matching_leaks(
     initial: str, augment: str, target: Target, patience: int = 0
 ) -> tuple[Leak, ...]:
     """What of a matching method's settings would give records away, or has no private form."""
-    leaks = []
-    if initial == "real":
-        leaks.append(
-            Leak(
-                "initial",
-                "images that start from records carry them to the server whatever noise follows",
-                "start from noise: method.initial = 'noise'",
-            )
-        )
+    leaks = list(initial_leaks(initial))
     if augment != "none":
         leaks.append(
             Leak(
@@ -68,6 +60,19 @@ def matching_leaks(
             )
         )
     return tuple(leaks)
+
+
+def initial_leaks(initial: str) -> tuple[Leak, ...]:
+    """What a synthetic set that starts from records would give away."""
+    if initial != "real":
+        return ()
+    return (
+        Leak(
+            "initial",
+            "images that start from records carry them to the server whatever noise follows",
+            "start from noise: method.initial = 'noise'",
+        ),
+    )
 
 
 def first_noise(ctx: ClientContext, images_per_class: int) -> Tensor:
