@@ -74,11 +74,24 @@ def test_a_missing_package_is_named_with_its_remedy(
 
 def test_all_watchers_are_told_everything() -> None:
     a, b = Calls(), Calls()
-    both = Observers([a, b])  # type: ignore[list-item]
+    both = Observers(a, [b])  # type: ignore[arg-type, list-item]
     for name in (n for n in vars(Observer) if not n.startswith("_")):
         words = tuple(range(getattr(Observer, name).__code__.co_argcount - 1))
         getattr(both, name)(*words)
         assert a.made[-1] == b.made[-1] == (name, words, {})
+
+
+def test_a_tracker_that_fails_is_left_behind() -> None:
+    class Broken(Observer):
+        def round_started(self, round: int, clients: list[int]) -> None:
+            raise OSError("no route to host")
+
+    watcher = Calls()
+    both = Observers(watcher, [Broken()])  # type: ignore[arg-type]
+    both.round_started(1, [0])
+    both.round_started(2, [0])
+    assert [words for words, _ in watcher.of("round_started")] == [(1, [0]), (2, [0])]
+    assert watcher.of("note") == [(("Broken failed and is told no more: no route to host",), {})]
 
 
 def test_what_was_not_measured_is_left_out() -> None:

@@ -15,10 +15,13 @@ from fedstill.tables import flat
 
 
 class Observers(Observer):
-    """Several watchers, told in order."""
+    """A watcher and some trackers, told in order.
 
-    def __init__(self, watchers: Sequence[Observer]) -> None:
-        self.watchers = tuple(watchers)
+    A tracker that fails (its server is gone, its disk is full) is left behind: the run goes on.
+    """
+
+    def __init__(self, watcher: Observer, trackers: Sequence[Observer]) -> None:
+        self.watcher, self.trackers = watcher, list(trackers)
 
     def started(self, folder: Path, summary: Summary, rounds: int, done: int) -> None:
         self._tell("started", folder, summary, rounds, done)
@@ -45,8 +48,14 @@ class Observers(Observer):
         self._tell("finished", folder, summary)
 
     def _tell(self, what: str, *words: Any) -> None:
-        for watcher in self.watchers:
-            getattr(watcher, what)(*words)
+        getattr(self.watcher, what)(*words)
+        for each in tuple(self.trackers):
+            try:
+                getattr(each, what)(*words)
+            except Exception as error:
+                self.trackers.remove(each)
+                name = type(each).__name__
+                self.watcher.note(f"{name} failed and is told no more: {error}")
 
 
 class TensorBoardTracker(Observer):

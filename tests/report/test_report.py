@@ -200,6 +200,20 @@ def test_the_command_asks_for_the_same_run(tmp_path: Path) -> None:
     assert again == tomllib.loads((tmp_path / "r" / "config.toml").read_text())
 
 
+def test_looking_at_a_run_imports_nothing_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    folder = written_run(tmp_path / "r", method="evil:Method")
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace('"mlp"', '"evil:network"'))
+    asked = command(open_run(folder))
+    assert asked.startswith("fedstill run evil:Method --rounds 3")
+    assert "--model evil:network" in asked
+    assert "evil" not in sys.modules
+
+
 def test_the_sentence(tmp_path: Path) -> None:
     assert sentence(open_run(written_run(tmp_path / "r"))) == (
         "2 clients (records dealt out evenly) trained a mlp with fedavg on digits: after 3 rounds "

@@ -117,7 +117,7 @@ def run_command(
             resume=resume,
             config=config,
             set=dict(parse_override(text) for text in set_ or ()),
-            observer=Observers([watcher, *trackers]),
+            observer=Observers(watcher, trackers),
         )
     finally:
         watcher.stop()

@@ -1,8 +1,8 @@
 """The page about one run.
 
 Text is written here; figures are drawn in the page by a few hundred lines of plain JavaScript into
-SVG. A plotting library would do it too, but the smallest that fits is over 1 MB in every file
-(Plotly: over 3 MB, this page's whole budget) and takes longer to start than this page to draw.
+SVG. A plotting library would do it too, but would weigh more than all the rest in every file: the
+smallest form of Plotly has 1.2 MB, and a page may have 3 MB, images included.
 """
 
 import tomli_w

@@ -4,7 +4,8 @@ import shlex
 from typing import Any
 
 from fedstill.config import resolve
-from fedstill.errors import FedstillError
+from fedstill.methods import METHODS
+from fedstill.models import MODELS
 from fedstill.report.source import RunView
 from fedstill.tables import Table, flat
 from fedstill.words import duration, in_bytes, in_percent
@@ -36,7 +37,7 @@ def sentence(run: RunView) -> str:
     who = f"{known['clients']} clients" if known.get("clients") else "The clients"
     if known.get("clients") == 1:
         who = "One client"
-    who += f" ({_partition(known['partition'])})" if known.get("partition") else ""
+    who += f" ({_partition(str(known['partition']))})" if known.get("partition") else ""
     network = f" a {known['model']}" if known.get("model") else " a model"
     if known.get("model_size"):
         network += f" of {known['model_size']:,} weights"
@@ -98,14 +99,22 @@ def command(run: RunView) -> str:
 
 
 def _defaults(run: RunView) -> Table:
-    method, model = run.summary["method"], flat(run.config).get("model.name")
-    try:
-        usual = flat(resolve({"method": method}).table)
-        if model in (None, usual["model.name"]):
-            return usual
-        return {**flat(resolve({"method": method, "model": model}).table), "model.name": None}
-    except FedstillError:  # a method that is not installed here
-        return {}
+    """The defaults of our own methods and networks. A user's own are not imported: looking at a
+    run must not execute what its configuration names."""
+    settings = flat(run.config)
+    method, model = settings.get("method.name"), settings.get("model.name")
+    usual = flat(resolve({"method": method if method in METHODS else "fedavg"}).table)
+    if method not in METHODS:
+        usual = {key: value for key, value in usual.items() if not key.startswith("method.")}
+    if model in (None, usual["model.name"]):
+        return usual
+    usual = {key: value for key, value in usual.items() if not key.startswith("model.")}
+    return {**usual, **_model_defaults(model)}
+
+
+def _model_defaults(model: str) -> Table:
+    entry = MODELS.get(model)
+    return {f"model.{key}": value for key, value in entry.settings.items()} if entry else {}
 
 
 def _toml(value: Any) -> str:

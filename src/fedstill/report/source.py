@@ -5,7 +5,6 @@ Reading is lenient: what is there is shown, and what is missing or cannot be rea
 """
 
 import re
-import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,6 @@ class RunView:
     sessions: list[Session]
     synthetic: list[Path]
     notes: list[str]
-    changed: float  # when the folder was last written to, in seconds since 1970
 
     @property
     def measured(self) -> list[RoundMetrics]:
@@ -78,7 +76,6 @@ def open_run(path: Path) -> RunView:
         sessions=_sessions(path),
         synthetic=sorted((path / "synthetic").glob("round-*.safetensors")),
         notes=notes + _newer(summary or {}),
-        changed=_changed(path),
     )
 
 
@@ -199,9 +196,3 @@ def _newer(summary: Table) -> list[str]:
 
 def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
-
-
-def _changed(path: Path) -> float:
-    names = ("metrics.jsonl", "summary.json", "sessions.jsonl", "config.toml")
-    times = [(path / name).stat().st_mtime for name in names if (path / name).exists()]
-    return max(times, default=time.time())

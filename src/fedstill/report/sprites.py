@@ -39,23 +39,20 @@ class _Plan:
 
 def synthetic_pages(files: list[Path], notes: list[str]) -> dict[str, Any] | None:
     """What the page needs to draw the sets; ``None`` where there are no pictures to draw."""
-    sets = _readable(files, notes)
-    if not sets:
+    known = _readable(files, notes)
+    if not known:
         return None
-    shape = load_set(sets[-1]).about.shape
-    if len(shape) != 3:
-        notes.append(f"synthetic inputs of shape {'x'.join(map(str, shape))} are not pictures")
-        return None
-    plan = _plan(sets)
-    low, high = _range(load_set(plan.files[0]), load_set(plan.files[-1]))
-    every = max(1, -(-len(plan.files) * _clients(sets[-1]) * _BINS // _MOST_BARS))
+    plan = _plan(known)
+    last = load_set(plan.files[-1])
+    low, high = _range(load_set(plan.files[0]), last)
+    clients = max(facts.clients for facts in known.values())
+    every = -(-len(plan.files) * clients * _BINS // _MOST_BARS)
     rounds = []
     for number, file in enumerate(plan.files):
         bars = number % every == 0 or file == plan.files[-1]
         rounds.append(_round(file, plan.images, low, high, bars, file.stat().st_mtime_ns))
-    about = load_set(sets[-1]).about
     return {
-        "class_names": list(about.class_names),
+        "class_names": list(last.about.class_names),
         "rounds": rounds,
         "low": low,
         "high": high,
@@ -64,45 +61,48 @@ def synthetic_pages(files: list[Path], notes: list[str]) -> dict[str, Any] | Non
     }
 
 
-def _readable(files: list[Path], notes: list[str]) -> list[Path]:
+@dataclass(frozen=True)
+class _Facts:
+    """What there is to know about a file before its images are drawn."""
+
+    complaint: str | None = None
+    clients: int = 0
+    tiles: int = 0  # pairs of a client and a class
+    tile: int = 0  # numbers in a tile
+
+
+def _readable(files: list[Path], notes: list[str]) -> dict[Path, _Facts]:
     """The files that hold sets. A damaged one is said, and the others are shown."""
-    complaints = {file: _complaint(file, file.stat().st_mtime_ns) for file in files}
-    notes += [complaint for complaint in complaints.values() if complaint]
-    return [file for file, complaint in complaints.items() if not complaint]
+    known = {file: _facts(file, file.stat().st_mtime_ns) for file in files}
+    notes += [facts.complaint for facts in known.values() if facts.complaint]
+    return {file: facts for file, facts in known.items() if not facts.complaint}
 
 
 @lru_cache(maxsize=4096)
-def _complaint(file: Path, _changed: int) -> str | None:
+def _facts(file: Path, _changed: int) -> _Facts:
     try:
         stored = load_set(file)
     except RequestError as error:
-        return str(error).replace(str(file), f"synthetic/{file.name}")
-    return None if len(stored.clients) else f"synthetic/{file.name}: no images"
+        return _Facts(str(error).replace(str(file), f"synthetic/{file.name}"))
+    shape = stored.about.shape
+    if len(shape) != 3:
+        shown = "x".join(map(str, shape))
+        return _Facts(f"synthetic/{file.name}: inputs of shape {shown} are not pictures")
+    if not len(stored.clients):
+        return _Facts(f"synthetic/{file.name}: no images")
+    clients = set(stored.clients.unique().tolist()[:MOST_CLIENTS])
+    owners = zip(stored.clients.tolist(), _classes(stored).tolist(), strict=True)
+    pairs = {(client, label) for client, label in owners if client in clients}
+    return _Facts(None, len(clients), len(pairs), _small(stored.images[:1]).numel())
 
 
-def _clients(file: Path) -> int:
-    return min(MOST_CLIENTS, len(load_set(file).clients.unique()))
-
-
-def _plan(files: list[Path]) -> _Plan:
+def _plan(known: dict[Path, _Facts]) -> _Plan:
     """All rounds with fewer images each, if that is enough; fewer rounds if it is not."""
-    stored = load_set(files[-1])
-    shown = stored.clients.unique()[:MOST_CLIENTS]
-    pairs = {
-        (c, y)
-        for c, y in zip(stored.clients.tolist(), _classes(stored).tolist(), strict=True)
-        if c in shown
-    }
-    channels, height, width = stored.about.shape
-    side = min(1.0, _LARGEST_SIDE / max(height, width))
-    pixels = (
-        (3 if channels == 3 else 1) * max(1, round(height * side)) * max(1, round(width * side))
-    )
-    a_round = max(1, len(pairs) * pixels)
-    images = min(10, BUDGET // (a_round * len(files)))
+    files = list(known)
+    images = min(10, BUDGET // sum(facts.tiles * facts.tile for facts in known.values()))
     if images >= 1:
         return _Plan(files, images)
-    most = max(2, BUDGET // a_round)
+    most = max(2, BUDGET // max(facts.tiles * facts.tile for facts in known.values()))
     keep = np.unique(np.linspace(0, len(files) - 1, min(most, len(files))).round().astype(int))
     return _Plan([files[i] for i in keep], 1)
 
