@@ -137,13 +137,14 @@ class Simulation:
             with suppress(OSError):
                 self._stream.close()
         process = self._supervisor
-        if process is not None and process.stdin is not None:
+        if process is not None and process.stdin is not None and process.stdout is not None:
             with suppress(OSError):
                 process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_END_SECONDS)
             process.kill()
-            process.communicate()
+            process.wait()
+            process.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def announce(self, setup: Setup, scratch: Path) -> str:
