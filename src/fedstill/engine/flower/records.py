@@ -1,6 +1,6 @@
 """Work and answers as Flower records. The message itself is our wire's bytes, as they are.
 
-Flower sends every part of a record by a request of its own, and that costs half a kilobyte each.
+Flower sends every part of a record by a request of its own, and that costs almost a kilobyte each.
 So a message goes into one ``ConfigRecord`` with the few words around it; only a large one goes into
 an ``Array``, because arrays are sent in pieces of 5 MB and everything else in one.
 """

@@ -197,9 +197,10 @@ class SimulationEngine:
         self._text = ""
 
     def __enter__(self) -> Self:
+        # First what may fail, a full disk say: there is nothing to end yet.
+        self._text = self._simulation.announce(self._setup, self._scratch)
         if not self._shared:
             self._simulation.__enter__()
-        self._text = self._simulation.announce(self._setup, self._scratch)
         return self
 
     def __exit__(self, *_: object) -> None:
