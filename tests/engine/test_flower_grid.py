@@ -36,6 +36,7 @@ from fedstill.errors import WireError
 pytestmark = pytest.mark.slow  # with the others that need Flower
 
 KEY = b"k" * 32
+LARGE = 5 * 2**20  # bytes: Flower sends it in pieces
 
 
 @pytest.fixture(autouse=True)
@@ -214,10 +215,13 @@ def test_a_node_that_restarts_under_another_number_takes_its_place_again() -> No
 
 
 def malformed() -> Iterator[RecordDict]:
-    good = write_answer(Answer(1, b"bytes"))
+    good = write_answer(Answer(1, bytes(LARGE)))
     words, data = good["fedstill"], good["bytes"]
+    small = write_answer(Answer(1, b"bytes"))["fedstill"]
     yield RecordDict({})
     yield RecordDict({"fedstill": words})
+    yield RecordDict({"fedstill": ConfigRecord({**small, "message": "text"})})
+    yield RecordDict({"fedstill": ConfigRecord({**small, "client": 3})})
     yield RecordDict({"fedstill": data, "bytes": data})
     yield RecordDict({"fedstill": words, "bytes": words})
     yield RecordDict({"fedstill": ConfigRecord({**words, "client": 2}), "bytes": data})
@@ -240,10 +244,12 @@ def test_records_that_are_not_ours_are_a_refused_answer() -> None:
 
 
 def test_records_come_back_as_they_went() -> None:
-    work = Work(3, 7, b"\x00\xff" * 1000, KEY)
-    records = write_work(work, "text")
-    assert read_work(records) == work
-    assert read_experiment(records) == "text"
+    for message in (b"\x00\xff" * 1000, bytes(LARGE)):
+        work = Work(3, 7, message, KEY)
+        records = write_work(work, "text")
+        assert read_work(records) == work
+        assert read_experiment(records) == "text"
+    assert read_answer(write_answer(Answer(1, bytes(LARGE))), 1).message == bytes(LARGE)
     assert read_experiment(write_question("text")) == "text"
     assert read_work(write_work(Work(1, 0, b"", None), "")) == Work(1, 0, b"", None)
     failed = Answer(7, error="e", traceback="t")
@@ -251,6 +257,12 @@ def test_records_come_back_as_they_went() -> None:
     assert read_introduction(write_introduction(Introduction(4))) == Introduction(4)
     with pytest.raises(WireError, match="not ours"):
         read_introduction(RecordDict({}))
+
+
+def test_a_description_that_unpacks_to_far_too_much_is_cut() -> None:
+    assert len(read_experiment(write_question("x" * 10**8))) == 2**20
+    with pytest.raises(WireError, match="cannot be read"):
+        read_experiment(RecordDict({"fedstill": ConfigRecord({"experiment": b"garbage"})}))
 
 
 def test_a_flood_of_words_is_cut() -> None:

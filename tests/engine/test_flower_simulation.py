@@ -22,17 +22,19 @@ pytest.importorskip("flwr", reason="needs the extra: pip install 'fedstill[flowe
 pytest.importorskip("ray", reason="needs the extra: pip install 'fedstill[flower]'")
 
 from fedstill.config import resolve
-from fedstill.data import Partition
+from fedstill.data import Partition, load
 from fedstill.engine.flower.simulation import Simulation, SimulationEngine
 from fedstill.engine.flower.supervisor import processes_of
 from fedstill.engine.local import InProcess
 from fedstill.federation import Federation
 from fedstill.methods import METHODS
+from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddm import FedDM
 from fedstill.observer import Observer
 from fedstill.record import RunFolder
-from fedstill.setup import Setup
+from fedstill.setup import Setup, deal
 from fedstill.testing import bits, toy_data
+from tests.engine.deployment import PATIENCE
 from tests.methods.small import SMALL
 
 pytestmark = pytest.mark.slow
@@ -116,11 +118,12 @@ class Broken(FedDM):
 
 
 @dataclass(frozen=True)
-class Lossy(FedDM):
+class Lossy(FedAvg):
     """Three in ten answers are lost."""
 
     def client(self, ctx: Any, message: Any, state: Any) -> Any:
-        if ctx.rng.at("lost").numpy().random() < 0.3:
+        # A stream in which no round loses all three: below the quorum a run stops.
+        if ctx.rng.at("lost", 1).numpy().random() < 0.3:
             raise ConnectionError("lost")
         return super().client(ctx, message, state)
 
@@ -128,11 +131,9 @@ class Lossy(FedDM):
 def test_answers_lost_at_random_cost_little_accuracy_and_no_memory(
     simulation: Simulation, tmp_path: Path
 ) -> None:
-    setup = named_setup("feddm", rounds=20, quorum=0.3)
+    setup = digits_setup("fedavg")
     whole = run_with(setup, tmp_path / "whole", InProcess(setup)).history[-1]
-    lossy = {"name": "tests.engine.test_flower_simulation:Lossy", **SMALL["feddm"]}
-    experiment = resolve({**setup.experiment.table, "method": lossy})
-    setup = Setup(experiment, setup.dataset, setup.partition)
+    setup = digits_setup("tests.engine.test_flower_simulation:Lossy")
     federation = Federation(setup, RunFolder(tmp_path / "lossy"), Observer())
     federation.begin()
     memory: list[int] = []
@@ -141,11 +142,29 @@ def test_answers_lost_at_random_cost_little_accuracy_and_no_memory(
             federation.step(engine)
             memory.append(sum(resident(n) for n in processes_of(simulation.folder)))
     lost = sum(len(metrics.failed) for metrics in federation.history)
-    assert 8 <= lost <= 28  # 18 of 60 are expected
+    assert lost == 16  # of 60
     assert whole.accuracy is not None
     assert federation.history[-1].accuracy is not None
-    assert abs(whole.accuracy - federation.history[-1].accuracy) < 0.1
+    assert whole.accuracy > 0.8
+    assert abs(whole.accuracy - federation.history[-1].accuracy) < 0.05
     assert memory[-1] < 1.05 * memory[4], memory
+
+
+def digits_setup(method: str) -> Setup:
+    """All the built-in digits, dealt out evenly to three clients, for twenty rounds."""
+    experiment = resolve(
+        {
+            "method": method,
+            "model": {"name": "mlp", "width": 32},
+            "clients": CLIENTS,
+            "partition": "iid",
+            "rounds": 20,
+            "quorum": 0.3,
+            "engine": {"name": "flower", "workers": 1},
+        }
+    )
+    dataset = load(experiment.data)
+    return Setup(experiment, dataset, deal(experiment, dataset, pooled=False))
 
 
 def resident(process: int) -> int:
@@ -158,7 +177,7 @@ def resident(process: int) -> int:
 
 COMMAND = [
     *(sys.executable, "-m", "fedstill", "run", "scaffold", "--model", "mlp", "--clients", "3"),
-    *("--participation", "0.7", "--rounds", "30", "--set", "model.width=16"),
+    *("--participation", "0.7", "--rounds", "12", "--set", "model.width=16"),
 ]
 
 
@@ -177,7 +196,7 @@ def test_the_command_killed_and_resumed_ends_with_the_local_bits(
     environment = {**os.environ, "TMPDIR": str(short_folder)}
     process = subprocess.Popen(flower, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
     metrics = tmp_path / "flower" / "metrics.jsonl"
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 240 * PATIENCE
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
@@ -188,7 +207,11 @@ def test_the_command_killed_and_resumed_ends_with_the_local_bits(
         assert time.monotonic() < deadline, left
         time.sleep(0.5)
     resumed = subprocess.run(
-        [*flower, "--resume"], cwd=tmp_path, env=environment, capture_output=True, timeout=300
+        [*flower, "--resume"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        timeout=300 * PATIENCE,
     )
     assert resumed.returncode == 0, resumed.stderr.decode()
     assert "going on after round" in resumed.stderr.decode()

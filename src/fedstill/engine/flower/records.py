@@ -1,11 +1,14 @@
 """Work and answers as Flower records. The message itself is our wire's bytes, as they are.
 
-The bytes go into an ``Array``, because Flower sends arrays in pieces of 5 MB and everything else
-in one; the few words around them into a ``ConfigRecord``.
+Flower sends every part of a record by a request of its own, and that costs almost a kilobyte each.
+So a message goes into one ``ConfigRecord`` with the few words around it; only a large one goes into
+an ``Array``, because arrays are sent in pieces of 5 MB and everything else in one.
 """
 
+import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -15,7 +18,9 @@ from fedstill.errors import WireError
 
 _WORDS, _BYTES, _MESSAGE = "fedstill", "bytes", "message"
 _STYPE = "fedstill.wire"
+_LARGE = 4 * 2**20
 _ABSENT = b""  # records have no word for None; a state is never empty
+_MOST_TEXT = 2**20  # letters of an experiment's description
 _MOST_WORDS = 2000  # letters of an error: whatever a node sends, logs stay readable
 
 
@@ -29,7 +34,7 @@ class Introduction:
 
 def write_question(experiment: str) -> RecordDict:
     """Who are you, and do your data fit this experiment?"""
-    return RecordDict({_WORDS: ConfigRecord({"experiment": experiment})})
+    return RecordDict({_WORDS: ConfigRecord({"experiment": _packed(experiment)})})
 
 
 def write_introduction(introduction: Introduction) -> RecordDict:
@@ -47,17 +52,21 @@ def read_introduction(records: RecordDict) -> Introduction:
 def write_work(work: Work, experiment: str) -> RecordDict:
     """What one client is asked to do."""
     words = {
-        "experiment": experiment,
+        "experiment": _packed(experiment),
         "round": work.round,
         "client": work.client,
         "state": work.state or _ABSENT,
     }
-    return RecordDict({_WORDS: ConfigRecord(words), _BYTES: _in_array(work.message)})
+    return _with_message(words, work.message)
 
 
 def read_experiment(records: RecordDict) -> str:
     """The description that comes with every message down."""
-    return _text(_words(records), "experiment")
+    packed = _bytes(_words(records), "experiment")
+    try:
+        return zlib.decompressobj().decompress(packed, _MOST_TEXT).decode()
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise WireError("the description of the experiment cannot be read") from error
 
 
 def read_work(records: RecordDict) -> Work:
@@ -66,7 +75,7 @@ def read_work(records: RecordDict) -> Work:
     return Work(
         _number(words, "round"),
         _number(words, "client"),
-        _from_array(records),
+        _message(records),
         _bytes(words, "state") or None,
     )
 
@@ -79,7 +88,7 @@ def write_answer(answer: Answer) -> RecordDict:
         "error": answer.error or "",
         "traceback": answer.traceback or "",
     }
-    return RecordDict({_WORDS: ConfigRecord(words), _BYTES: _in_array(answer.message)})
+    return _with_message(words, answer.message)
 
 
 def read_answer(records: RecordDict, client: int) -> Answer:
@@ -93,7 +102,7 @@ def read_answer(records: RecordDict, client: int) -> Answer:
             raise WireError(f"its state's key has {len(state)} bytes, not {KEY_BYTES}")
         return Answer(
             client,
-            _from_array(records),
+            _message(records),
             state or None,
             _text(words, "error")[:_MOST_WORDS] or None,
             _text(words, "traceback")[: 10 * _MOST_WORDS] or None,
@@ -102,12 +111,23 @@ def read_answer(records: RecordDict, client: int) -> Answer:
         return Answer(client, error=f"refused: {error}")
 
 
-def _in_array(data: bytes) -> ArrayRecord:
+def _packed(text: str) -> bytes:
+    """It goes with every message down, and is half as long like this."""
+    return zlib.compress(text.encode(), 9)
+
+
+def _with_message(words: dict[str, Any], data: bytes) -> RecordDict:
+    if len(data) <= _LARGE:
+        return RecordDict({_WORDS: ConfigRecord({**words, _MESSAGE: data})})
     array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
-    return ArrayRecord(OrderedDict({_MESSAGE: array}))
+    arrays = ArrayRecord(OrderedDict({_MESSAGE: array}))
+    return RecordDict({_WORDS: ConfigRecord(words), _BYTES: arrays})
 
 
-def _from_array(records: RecordDict) -> bytes:
+def _message(records: RecordDict) -> bytes:
+    words = _words(records)
+    if _MESSAGE in words:
+        return _bytes(words, _MESSAGE)
     record = records.get(_BYTES)
     array = record.get(_MESSAGE) if isinstance(record, ArrayRecord) else None
     if not isinstance(array, Array) or array.stype != _STYPE:

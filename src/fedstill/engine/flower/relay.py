@@ -4,6 +4,8 @@ That process holds the rounds, as with every engine; it listens on a socket in i
 this passes frames between the socket and the grid until the socket is closed.
 """
 
+import dataclasses
+import math
 import os
 import socket
 from pathlib import Path
@@ -12,14 +14,21 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedstill.config import resolve
+from fedstill.config import Experiment, resolve
 from fedstill.engine.client import Work
-from fedstill.engine.flower.description import read_description
+from fedstill.engine.flower.description import Description, read_description
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.engine.flower.node import RELAY_SOCKET, SIMULATION
 from fedstill.engine.frames import read_frame, write_answer, write_frame
 
 app = ServerApp()
+
+
+def _patient(description: Description) -> Experiment:
+    """The experiment; simulated nodes are all there, however long they take to say so."""
+    experiment = resolve(description.config)
+    engine = dataclasses.replace(experiment.engine, join_timeout=math.inf)
+    return dataclasses.replace(experiment, engine=engine)
 
 
 @app.main()
@@ -37,7 +46,7 @@ def relay(grid: Grid, context: Context) -> None:
                 return
             text = header["experiment"]
             if text not in engines:
-                engines[text] = GridEngine(grid, resolve(read_description(text).config), text)
+                engines[text] = GridEngine(grid, _patient(read_description(text)), text)
             works = [
                 Work(w["round"], w["client"], parts[w["message"]], parts[w["state"]] or None)
                 for w in header["works"]

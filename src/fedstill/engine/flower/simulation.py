@@ -137,13 +137,14 @@ class Simulation:
             with suppress(OSError):
                 self._stream.close()
         process = self._supervisor
-        if process is not None and process.stdin is not None:
+        if process is not None and process.stdin is not None and process.stdout is not None:
             with suppress(OSError):
                 process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_END_SECONDS)
             process.kill()
-            process.communicate()
+            process.wait()
+            process.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def announce(self, setup: Setup, scratch: Path) -> str:
@@ -191,9 +192,10 @@ class SimulationEngine:
         self._text = ""
 
     def __enter__(self) -> Self:
+        # First what may fail, a full disk say: there is nothing to end yet.
+        self._text = self._simulation.announce(self._setup, self._scratch)
         if not self._shared:
             self._simulation.__enter__()
-        self._text = self._simulation.announce(self._setup, self._scratch)
         return self
 
     def __exit__(self, *_: object) -> None:
