@@ -12,13 +12,14 @@ import fedstill
 from fedstill.errors import RequestError
 from fedstill.methods.feddm import LastSet
 from fedstill.methods.fedgloss import FedGloss
-from fedstill.methods.trusted_descent import Region
+from fedstill.methods.trusted_descent import Approximation, Region
 from fedstill.privacy.accounting import epsilon_of
 from fedstill.rng import Rng
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.gradient_matching import FED_GLOSS, grad_distance
+from fedstill.synthetic import SyntheticSet
 from fedstill.testing import TOY_PRIVACY, bits, toy_setup
-from fedstill.types import ClientContext, Params, PerRecord, Task
+from fedstill.types import ClientContext, Params, PerRecord, Reply, ServerContext, Task
 from tests.privacy.doors import NO_CLIP, door, private_context, some_records, toy_task
 from tests.privacy.sanitised import noisy_mean
 
@@ -207,6 +208,21 @@ def test_what_would_leak_is_refused(tmp_path: Path, setting: str, value: Any, re
 def test_radii_that_no_record_decides(choice: Any) -> None:
     method = dataclasses.replace(ONE, radius_choice=choice)
     assert toy_setup(method, privacy=TOY_PRIVACY).plan is not None
+
+
+def test_the_server_goes_as_far_as_the_constant_radius() -> None:
+    """Whatever radius a client's message claims."""
+    method = dataclasses.replace(DEFAULTS, server_learning_rate=0.05, radius=0.3)
+    server = ServerContext(toy_task(), 1, Rng(0))
+    images = torch.randn(6, 1, 8, 8, generator=Rng(2).torch())
+    own = SyntheticSet(images, torch.arange(6) % 3)
+    replies = [
+        Reply(k, Approximation(own, 0, claimed, 1.0)) for k, claimed in ((0, 0.01), (1, 0.3))
+    ]
+    after = method.server(server, method.init(server), replies)
+    assert after.radius == 0.3 <= after.moved < 0.3 + 0.1
+    assert 1 < after.iterations < method.most_iterations
+    assert "radius" not in method.report(after, replies)
 
 
 def test_public_sizes_serve_as_weights() -> None:

@@ -138,9 +138,11 @@ def _print_domains(last: RoundMetrics) -> None:
 def _print_outcome(folder: Path, summary: Summary) -> None:
     console = Console(soft_wrap=True, highlight=False)
     networks = summary.details.get("fresh_networks", 0)
-    fresh = f" ± {in_percent(summary.details['accuracy_std'])} ({networks:.0f} fresh networks)"
+    fresh = ""
+    if networks:
+        fresh = f" ± {in_percent(summary.details['accuracy_std'])} ({networks:.0f} fresh networks)"
     console.print(
-        f"accuracy [bold]{in_percent(summary.accuracy)}[/bold]{fresh if networks else ''} "
+        f"accuracy [bold]{in_percent(summary.accuracy)}[/bold]{fresh} "
         f"after {summary.rounds_done} rounds, "
         f"{in_bytes(summary.up_bytes)} up, {in_bytes(summary.down_bytes)} down, "
         f"{in_time(summary.seconds)}"
