@@ -16,7 +16,7 @@ from fedstill.cli import app
 from fedstill.cli.progress import LiveProgress, PlainProgress
 from fedstill.errors import RequestError
 from fedstill.record import RoundMetrics, Summary
-from fedstill.words import in_bytes, in_percent, in_time
+from fedstill.words import duration, in_bytes, in_percent, in_time
 
 RUNNER = CliRunner()
 
@@ -234,6 +234,8 @@ def test_numbers_for_people() -> None:
         "20.0 TB",
     ]
     assert [in_time(s) for s in (5, 75, 3700)] == ["0:05", "1:15", "1:01:40"]
+    spoken = [duration(s) for s in (5, 42, 75, 700, 3700)]
+    assert spoken == ["5.0 s", "42 s", "1 min 15 s", "11 min", "1 h 1 min"]
     assert in_percent(0.93124) == "93.12%"
     assert in_percent(None) == "-"
 

@@ -165,6 +165,19 @@ def test_failed_clients_and_privacy_are_told(tmp_path: Path) -> None:
     assert "no privacy mechanism" not in page
 
 
+def test_a_private_run_does_not_show_who_held_what(tmp_path: Path) -> None:
+    folder = written_run(tmp_path / "r")
+    holdings = {"class_names": ["a"], "counts": [[7], [5]], "test_records": 3}
+    (folder / "holdings.json").write_text(json.dumps(holdings))
+    assert data_of(report_page(open_run(folder)))["holdings"]["counts"] == [[7], [5]]
+    with (folder / "config.toml").open("a") as file:
+        file.write("[privacy]\nsigma = 1.0\n")
+    page = report_page(open_run(folder))
+    assert "class counts are private" in page
+    assert data_of(page)["holdings"] is None
+    assert data_of(page)["clients"]["records"] == [None, None]
+
+
 def test_epsilon_in_words() -> None:
     assert "at most 2.7 " in epsilon_words(1.0, 1e-5)
     assert "a chance of 1e-05" in epsilon_words(1.0, 1e-5)

@@ -72,7 +72,7 @@ def open_run(path: Path) -> RunView:
         config=config or {},
         summary=_known(summary or {}, config or {}, rounds),
         rounds=rounds,
-        holdings=_decoded(path / "holdings.json", Holdings, notes),
+        holdings=_holdings(path, config or {}, notes),
         sessions=_sessions(path),
         synthetic=sorted((path / "synthetic").glob("round-*.safetensors")),
         notes=notes + _newer(summary or {}),
@@ -161,6 +161,13 @@ def _known(summary: Table, config: Table, rounds: list[RoundMetrics]) -> Table:
     # The rounds are newer than the summary while a run goes on, and the same when it is over.
     fresh = ("rounds_done", "accuracy", "best_accuracy", "up_bytes", "down_bytes", "seconds")
     return {**found, **summary, **({key: found[key] for key in fresh} if rounds else {})}
+
+
+def _holdings(path: Path, config: Table, notes: list[str]) -> Holdings | None:
+    if "privacy" in config:  # a page is for sharing, and class counts are what is protected
+        notes.append("who held what is not shown: with privacy on, class counts are private")
+        return None
+    return _decoded(path / "holdings.json", Holdings, notes)
 
 
 def _sessions(path: Path) -> list[Session]:

@@ -36,6 +36,18 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Scales:
+    """What each scale changes."""
+
+    smoke: Scale = field(default_factory=Scale)
+    cpu: Scale = field(default_factory=Scale)
+    paper: Scale = field(default_factory=Scale)
+
+    def __getitem__(self, name: ScaleName) -> Scale:
+        return {"smoke": self.smoke, "cpu": self.cpu, "paper": self.paper}[name]
+
+
+@dataclass(frozen=True)
 class Contents:
     """A recipe's file, with what it extends."""
 
@@ -49,7 +61,7 @@ class Contents:
     methods: dict[str, Table] = field(default_factory=dict)
     published: dict[str, dict[str, Number]] = field(default_factory=dict)
     only_published: bool = True  # run only cells with a printed number; off for figures
-    scales: dict[ScaleName, Scale] = field(default_factory=dict)
+    scales: Scales = field(default_factory=Scales)
     extends: str = ""
 
 
@@ -81,7 +93,7 @@ class Recipe:
     contents: Contents
 
     def scale(self, name: ScaleName) -> Scale:
-        return self.contents.scales.get(name, Scale())
+        return self.contents.scales[name]
 
     def cells(self, scale_name: ScaleName) -> list[Cell]:
         """The experiments of a scale, row by row."""
@@ -144,7 +156,8 @@ def parse_recipe(name: str, table: Mapping[str, Any]) -> Recipe:
     named = {"published": set(contents.published) - rows}
     for row, values in contents.published.items():
         named[f"published.{row}"] = set(values) - columns
-    for scale, part in contents.scales.items():
+    for scale in SCALES:
+        part = contents.scales[scale]
         named[f"scales.{scale}.rows"] = set(part.rows or ()) - rows
         named[f"scales.{scale}.columns"] = set(part.columns or ()) - columns
     for key, strangers in named.items():
