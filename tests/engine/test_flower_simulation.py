@@ -177,7 +177,7 @@ def resident(process: int) -> int:
 
 COMMAND = [
     *(sys.executable, "-m", "fedstill", "run", "scaffold", "--model", "mlp", "--clients", "3"),
-    *("--participation", "0.7", "--rounds", "12", "--set", "model.width=16"),
+    *("--participation", "0.7", "--rounds", "30", "--set", "model.width=16"),
 ]
 
 
