@@ -13,7 +13,7 @@ from fedstill.observer import Observer
 from fedstill.record import RoundMetrics
 from fedstill.reproduce.recipe import Recipe, load_recipe, recipe_names
 from fedstill.reproduce.running import as_document, measured, reproduce, results
-from tests.reproduce.test_recipes import recipe_of, waiting
+from tests.reproduce.test_recipes import recipe_of
 
 
 class Told:
@@ -126,11 +126,8 @@ def test_a_failed_cell_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "100000" in (tmp_path / "reproductions/feddm-real/smoke/results.md").read_text()
 
 
-RUNNABLE = [n for n in recipe_names() if not any(map(waiting, load_recipe(n).cells("smoke")))]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_runs_at_scale_smoke(name: str, tmp_path: Path) -> None:
     outcomes = reproduce(load_recipe(name), "smoke", 1, tmp_path, {}, Told())
     assert [o.failures for o in outcomes] == [()] * len(outcomes)
