@@ -51,14 +51,13 @@ def matching_leaks(
                 "set method.augment = 'none'",
             )
         )
-    if target == "gradient" and patience:
-        leaks.append(
-            Leak(
-                "patience",
-                "stopping early would watch a loss on the records, which nobody sanitised",
-                "set method.patience = 0, or method.target = 'features'",
-            )
+    if patience:
+        why = (
+            "stopping early would watch a loss on the records, which nobody sanitised"
+            if target == "gradient"
+            else "how often the records are asked would depend on what they answered"
         )
+        leaks.append(Leak("patience", why, "set method.patience = 0"))
     return tuple(leaks)
 
 
