@@ -73,6 +73,8 @@ class Federation:
         down = wire.encode(message, method.download(task), codecs.down)
         states = self.folder.checkpoints
         works = [Work(number, client, down, states.client(client)) for client in clients]
+        if getattr(engine, "nodes_keep_ledgers", False):
+            self._count_here_too(number, clients)
         answers = self._collect(engine, works)
         received, failed = self._accept(number, answers, clients)
         verdicts = self._judge(context, received)
@@ -137,6 +139,16 @@ class Federation:
                     f"{ledger.count} accesses behind it, {plan.most} are allowed and a round "
                     f"takes {plan.accesses}"
                 )
+
+    def _count_here_too(self, number: int, clients: Sequence[int]) -> None:
+        """Count a round that nodes count in ledgers of their own, all of it before it is asked for:
+        what the server says was spent is never less."""
+        plan, folder = self.setup.plan, self.setup.ledgers
+        if plan is not None and folder is not None:
+            for client in clients:
+                ledger = plan.ledger(folder, client)
+                for _ in range(plan.accesses):
+                    ledger.open(number, plan.clip)
 
     def _server_context(self, number: int) -> ServerContext:
         rng = self.setup.rng.at("round", number, "server")

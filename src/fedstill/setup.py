@@ -21,7 +21,7 @@ from fedstill.data import (
     partition,
 )
 from fedstill.engine.client import ClientRunner
-from fedstill.errors import RequestError
+from fedstill.errors import RequestError, RunError
 from fedstill.models import MODELS, Model
 from fedstill.privacy.plan import PrivatePlan
 from fedstill.rng import Rng
@@ -80,6 +80,8 @@ class Setup:
 
     @cached_property
     def runner(self) -> ClientRunner:
+        if self.experiment.privacy is not None and self.plan is None:
+            raise RunError("privacy is on and there is no plan: no records are handed out")
         codecs = self.experiment.wire
         return ClientRunner(
             self.method,

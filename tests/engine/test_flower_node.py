@@ -26,6 +26,7 @@ from fedstill.engine.flower.description import Description, describe, read_descr
 from fedstill.engine.flower.node import Node, States, node_for
 from fedstill.engine.flower.supervisor import processes_of
 from fedstill.errors import RequestError, RunError, WireError
+from fedstill.privacy.preparing import prepared
 from fedstill.setup import Setup, deal
 from fedstill.types import ServerContext
 
@@ -186,6 +187,68 @@ def test_an_experiment_on_nodes_needs_to_know_where_their_records_are() -> None:
     assert setup.candidates == [0, 1, 2]
     with pytest.raises(RequestError, match="where are its records"):
         node_for(describe(setup).text, {"partition-id": 0})
+
+
+# --- a node's privacy ----------------------------------------------------------------------------
+
+
+def private_setup(**privacy: Any) -> Setup:
+    """FedSGD makes one access a round."""
+    settings = {"sigma": 1.0, "sampling_rate": 0.1, **privacy}
+    return prepared(make_setup(method="fedsgd", rounds=9, privacy=settings))
+
+
+def test_a_nodes_ledger_is_its_own_and_outlives_experiments(tmp_path: Path) -> None:
+    config = {"partition-id": 1, "folder": str(tmp_path)}
+    for number, seed in enumerate((0, 1), start=1):  # another seed is another experiment
+        setup = prepared(
+            make_setup(method="fedsgd", seed=seed, privacy={"sigma": 1.0, "sampling_rate": 0.1})
+        )
+        answer = node_for(describe(setup).text, config).answer(first_work(setup, 1), silent)
+        assert answer.error is None
+        ledger = tmp_path / "client-00001" / "ledger" / "client-00001.jsonl"
+        assert len(ledger.read_bytes().splitlines()) == number
+
+
+def test_a_node_answers_no_more_than_its_own_budget_allows(tmp_path: Path) -> None:
+    setup = private_setup(epsilon=50.0)
+    one = setup.plan.spent(1) if setup.plan else 0.0
+    config = {"partition-id": 1, "folder": str(tmp_path), "epsilon": one * 1.001}
+    node = node_for(describe(setup).text, config)
+    answers = [node.answer(first_work(setup, 1, round=r), silent) for r in (1, 2)]
+    assert [(a.error is None, a.spent) for a in answers] == [(True, False), (False, True)]
+    assert not answers[1].message
+
+
+@pytest.mark.parametrize(
+    ("privacy", "config", "reason"),
+    [
+        (None, {}, r"the experiment has no \[privacy\]"),
+        ({"delta": 1e-3}, {}, "privacy.delta is 0.001"),
+        ({"delta": 1e-5}, {"delta": 1e-6}, "larger than this node's 1e-06"),
+        ({"reproducible": True}, {}, "privacy.reproducible"),
+        ({"classes": "declared"}, {}, "which classes they hold"),
+    ],
+)
+def test_what_a_node_with_a_budget_turns_away(
+    privacy: dict[str, Any] | None, config: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    setup = make_setup(method="fedsgd") if privacy is None else private_setup(**privacy)
+    words = {"partition-id": 0, "folder": str(tmp_path), "epsilon": 5.0, **config}
+    with pytest.raises(RequestError, match=reason):
+        node_for(describe(setup).text, words)
+
+
+def test_classes_may_be_known_where_the_node_says_so(tmp_path: Path) -> None:
+    setup = private_setup(classes="declared")
+    words = {"partition-id": 0, "folder": str(tmp_path), "epsilon": 5.0, "classes": "declared"}
+    assert node_for(describe(setup).text, words).setup.plan is not None
+
+
+def test_no_records_without_a_plan() -> None:
+    setup = dataclasses.replace(private_setup(), plan=None)
+    with pytest.raises(RunError, match="no records are handed out"):
+        _ = setup.runner
 
 
 # --- a node's own data ---------------------------------------------------------------------------

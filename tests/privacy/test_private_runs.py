@@ -10,9 +10,12 @@ from typer.testing import CliRunner
 
 import fedstill
 from fedstill.cli import app
+from fedstill.engine.local import InProcess
 from fedstill.errors import Interrupted, RequestError
+from fedstill.methods import METHODS
 from fedstill.observer import Observer
 from fedstill.privacy.planning import Plan, choices
+from fedstill.testing import toy_run
 
 QUICK: dict[str, Any] = {"rounds": 3, "workers": 1, "clients": 3, "model": "mlp"}
 SMALL = {"model.width": 8, "privacy.sampling_rate": 0.5}
@@ -171,3 +174,20 @@ def test_sigma_of_a_plan_and_other_choices() -> None:
     assert own.noise == pytest.approx(1.0, abs=0.02)
     assert {c.q for c in table} == {0.05, 0.1, 0.2}
     assert {c.accesses for c in table} == {2, 10, 40}
+
+
+class NodesKeepLedgers(InProcess):
+    """As on other machines: the clients' own ledgers are not the server's."""
+
+    nodes_keep_ledgers = True
+
+
+def test_the_server_counts_too_where_nodes_keep_the_ledgers(tmp_path: Path) -> None:
+    privacy = {"sigma": 1.0, "sampling_rate": 0.5}
+    method = METHODS["fedavg"]()
+    here = toy_run(method, tmp_path / "here", rounds=1, privacy=privacy)
+    there = toy_run(method, tmp_path / "there", rounds=1, privacy=privacy, engine=NodesKeepLedgers)
+    accesses = here.setup.plan.accesses if here.setup.plan else 0
+    # In this process both write into one file: the node's own line and the server's for each.
+    assert len(lines(tmp_path / "here", 0)) == accesses
+    assert len(lines(tmp_path / "there", 0)) == 2 * accesses

@@ -9,6 +9,7 @@ from fedstill.errors import RequestError
 from fedstill.privacy.accounting import Accountant
 
 DEFAULT_RATE = 0.1
+DELTA = 1e-5
 
 # How many training records the known data sets have: published, so nothing about anyone.
 PUBLISHED_RECORDS = {
@@ -36,7 +37,7 @@ class PrivacySettings:
     """
 
     epsilon: Annotated[float, Meta(gt=0)] | None = None
-    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
+    delta: Annotated[float, Meta(gt=0, lt=1)] = DELTA
     sigma: Annotated[float, Meta(gt=0)] | None = None
     clip: Annotated[float, Meta(gt=0)] = 1.0
     sampling_rate: Annotated[float, Meta(gt=0, le=1)] | None = None

@@ -35,6 +35,8 @@ _REASONS = {  # Flower's error codes in our words
 class GridEngine:
     """Carries work to nodes. ``text`` describes the experiment to them."""
 
+    nodes_keep_ledgers = True
+
     def __init__(self, grid: Grid, experiment: Experiment, text: str) -> None:
         self._grid = grid
         self._experiment = experiment

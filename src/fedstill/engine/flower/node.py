@@ -7,10 +7,17 @@ A node's configuration decides all of that, never a message from the server:
     data-dir = "/srv/datasets"       where the experiment's data are on this machine
     folder = "/var/lib/fedstill"     where the node keeps what must survive: its client's state
     device = "cuda"                  where it computes, if not where the experiment says
+    epsilon = 3.0                    its own privacy budget, for all it will ever answer
+    delta = 1e-5                     of that budget
+    classes = "declared"             with a budget: which classes it holds may be known
 
 A client's state never leaves its node. The server is given the state's SHA-256 and hands it back
 with the next work, so that a run that is resumed, or a reply that was refused, finds the state
 that belongs to it.
+
+With privacy on, the ledger of what was taken from the records is the node's too. It is the
+client's and not the experiment's: whoever asks, and however often the server begins anew, the
+accesses add up, and none is made beyond the smaller of the experiment's budget and the node's own.
 """
 
 import dataclasses
@@ -33,6 +40,8 @@ from fedstill.engine.memory import keep_freed_memory
 from fedstill.engine.threads import threads
 from fedstill.errors import RequestError, RunError
 from fedstill.files import write_atomically
+from fedstill.privacy.preparing import prepared
+from fedstill.privacy.settings import DELTA, PrivacySettings
 from fedstill.setup import Setup, prepare
 from fedstill.tables import Table, merged, read_toml
 from fedstill.version import VERSION
@@ -127,8 +136,31 @@ def _node_for(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     else:
         setup = _deployed(description, client, config)
         folder = Path(config.get("folder") or _default_folder()).expanduser()
-    experiment = description.experiment_sha256[:16]
-    return Node(client, setup, folder / f"client-{client:05d}", experiment)
+    own = folder / f"client-{client:05d}"
+    if not simulation:
+        setup = _within_budget(setup, config, own / "ledger")
+    return Node(client, setup, own, description.experiment_sha256[:16])
+
+
+def _within_budget(setup: Setup, config: NodeConfig, ledgers: Path) -> Setup:
+    """The experiment behind the private door, if it has one and the node's budget allows it."""
+    epsilon, delta = config.get("epsilon"), float(config.get("delta", DELTA))
+    settings = setup.experiment.privacy
+    if settings is None:
+        if epsilon is not None:
+            raise RequestError(
+                f"this node has a privacy budget (epsilon = {epsilon:g}) and the experiment has no "
+                "[privacy]: its records are not given"
+            )
+        return setup
+    if epsilon is not None:
+        if complaint := _complaint(settings, delta, config.get("classes") == "declared"):
+            raise RequestError(f"this node has a privacy budget, and the experiment's {complaint}")
+        wished = float(epsilon) if settings.epsilon is None else settings.epsilon
+        limited = dataclasses.replace(settings, epsilon=min(float(epsilon), wished))
+        experiment = dataclasses.replace(setup.experiment, privacy=limited)
+        setup = dataclasses.replace(setup, experiment=experiment)
+    return dataclasses.replace(prepared(setup), ledgers=ledgers)
 
 
 def simulated_file(simulation: Path, text: str) -> Path:
@@ -170,6 +202,17 @@ def _deployed(description: Description, client: int, config: NodeConfig) -> Setu
     if dealt.digest != description.partition_sha256:
         raise RequestError("this node deals the records out in another way than the server")
     return Setup(experiment, dataset, dealt)
+
+
+def _complaint(settings: PrivacySettings, delta: float, classes_known: bool) -> str | None:
+    """What in the experiment's [privacy] is not for its server alone to decide."""
+    if settings.delta > delta:
+        return f"privacy.delta is {settings.delta:g}, larger than this node's {delta:g}"
+    if settings.reproducible:
+        return "noise comes from a seed that the server knows (privacy.reproducible)"
+    if settings.classes == "declared" and not classes_known:
+        return "clients tell which classes they hold; allow it with classes = 'declared'"
+    return None
 
 
 def own_data(description: Description, path: Path, settings: Any) -> Dataset:

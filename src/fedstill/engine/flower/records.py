@@ -87,6 +87,7 @@ def write_answer(answer: Answer) -> RecordDict:
         "state": answer.state or _ABSENT,
         "error": answer.error or "",
         "traceback": answer.traceback or "",
+        "spent": int(answer.spent),
     }
     return _with_message(words, answer.message)
 
@@ -106,6 +107,7 @@ def read_answer(records: RecordDict, client: int) -> Answer:
             state or None,
             _text(words, "error")[:_MOST_WORDS] or None,
             _text(words, "traceback")[: 10 * _MOST_WORDS] or None,
+            bool(_number(words, "spent")),
         )
     except WireError as error:
         return Answer(client, error=f"refused: {error}")
