@@ -15,7 +15,7 @@ from fedstill.errors import Interrupted, RequestError
 from fedstill.methods import METHODS
 from fedstill.observer import Observer
 from fedstill.privacy.planning import Plan, choices
-from fedstill.testing import toy_run
+from fedstill.testing import TOY_PRIVACY, toy_run
 
 QUICK: dict[str, Any] = {"rounds": 3, "workers": 1, "clients": 3, "model": "mlp"}
 SMALL = {"model.width": 8, "privacy.sampling_rate": 0.5}
@@ -183,10 +183,9 @@ class NodesKeepLedgers(InProcess):
 
 
 def test_the_server_counts_too_where_nodes_keep_the_ledgers(tmp_path: Path) -> None:
-    privacy = {"sigma": 1.0, "sampling_rate": 0.5}
-    method = METHODS["fedavg"]()
+    privacy, method = TOY_PRIVACY, METHODS["fedavg"](weighting="uniform")
     here = toy_run(method, tmp_path / "here", rounds=1, privacy=privacy)
-    there = toy_run(method, tmp_path / "there", rounds=1, privacy=privacy, engine=NodesKeepLedgers)
+    toy_run(method, tmp_path / "there", rounds=1, privacy=privacy, engine=NodesKeepLedgers)
     accesses = here.setup.plan.accesses if here.setup.plan else 0
     # In this process both write into one file: the node's own line and the server's for each.
     assert len(lines(tmp_path / "here", 0)) == accesses
