@@ -14,141 +14,46 @@ network) and raises ``AssertionError`` where the method breaks a rule that the e
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedstill import tree, wire
-from fedstill.config import resolve
-from fedstill.data import Dataset, DataSettings, Partition, Scaling, Split, load
-from fedstill.data.text import decode_texts
-from fedstill.data.vocabulary import find_vocabulary
+from fedstill.data import Split
 from fedstill.engine.client import Answer, Work
 from fedstill.engine.local import InProcess, Progress
 from fedstill.federation import Federation
-from fedstill.models import GRU, ConvNet, Model
 from fedstill.observer import Observer
-from fedstill.privacy.preparing import prepared
 from fedstill.record import RunFolder
-from fedstill.setup import Setup
+from fedstill.toys import (
+    TOY_PRIVACY,
+    as_vector,
+    bits,
+    on,
+    toy_data,
+    toy_digits,
+    toy_run,
+    toy_setup,
+    toy_text,
+    with_ledgers,
+)
 from fedstill.types import ClientContext, Params, Reply, ServerContext
 
-_RECORDS = 90
-_CLIENTS = 3
-
-
-def toy_data() -> Dataset:
-    """A few of the built-in digits."""
-    digits = load(DataSettings())
-    few = Split(digits.train.inputs[:_RECORDS], digits.train.labels[:_RECORDS])
-    return dataclasses.replace(digits, name="toy", train=few, test=few)
-
-
-@dataclass(frozen=True)
-class Toy:
-    """A toy problem: records, the client of each (int32), and a network for them."""
-
-    data: Dataset
-    owner: Tensor
-    model: Model
-
-
-def toy_digits(data: Dataset | None = None) -> Toy:
-    """Digits; the first client holds few classes, the last one many."""
-    data = data or toy_data()
-    owner = (data.train.labels // 2).clamp(max=_CLIENTS - 1).int()
-    return Toy(data, owner, ConvNet(data.shape, data.classes, width=4))
-
-
-def toy_text() -> Toy:
-    """Three speakers who say much the same, each of other things."""
-    said = {
-        name: "".join(f"the {thing} sees a {other}.\n" for thing in things for other in things)
-        for name, things in (("ANN", ("cat", "cow")), ("BEN", ("sun", "moon", "sea")))
-    }
-    said["CLEO"] = said["BEN"].upper() + said["ANN"]
-    vocabulary = find_vocabulary(None)
-    decoded = decode_texts(said, None, vocabulary, 8, "toy")
-    data = Dataset(
-        "toy text",
-        decoded.train,
-        decoded.test,
-        decoded.class_names,
-        Scaling((), ()),
-        decoded.fingerprint(),
-        decoded.group_names,
-    )
-    assert data.train.groups is not None
-    model = GRU(data.shape, data.classes, embedding=8, width=12)
-    return Toy(data, data.train.groups.int(), model)
-
-
-_TOY: ContextVar[Callable[[], Toy]] = ContextVar("toy", default=toy_digits)
-
-
-@contextmanager
-def on(toy: Callable[[], Toy]) -> Iterator[None]:
-    """Inside the block, checks run on this toy problem."""
-    token = _TOY.set(toy)
-    try:
-        yield
-    finally:
-        _TOY.reset(token)
-
-
-def toy_setup(
-    method: Any,
-    *,
-    rounds: int = 2,
-    seed: int = 0,
-    codec: str = "float32",
-    model: Model | None = None,
-    privacy: Mapping[str, Any] | None = None,
-    data: Dataset | None = None,
-) -> Setup:
-    """The toy problem for this method; ``data`` replaces the digits.
-
-    ``privacy`` is a ``[privacy]`` section, e.g. ``TOY_PRIVACY``.
-    """
-    toy = _TOY.get()() if data is None else toy_digits(data)
-    owner = toy.owner
-    pooled = bool(getattr(method, "pooled", False))
-    partition = Partition(torch.zeros_like(owner), 1) if pooled else Partition(owner, _CLIENTS)
-    experiment = resolve(
-        {
-            "method": {"name": "own"},
-            "rounds": rounds,
-            "seed": seed,
-            "wire": {"up": codec, "down": codec},
-            "engine": {"workers": 1},
-            "privacy": privacy,
-        },
-        own_method=method,
-    )
-    network = model or toy.model
-    return prepared(Setup(experiment, toy.data, partition, own_method=method, own_model=network))
-
-
-def toy_run(method: Any, folder: Path, *, engine: Any = None, **options: Any) -> Federation:
-    """The toy problem, run to its end in ``folder`` (or further, if a run was begun there)."""
-    setup = _with_ledgers(toy_setup(method, **options), folder)
-    federation = Federation(setup, RunFolder(folder), Observer())
-    federation.begin()
-    with (engine or InProcess)(setup) as running:
-        while federation.round < setup.experiment.rounds:
-            federation.step(running)
-    return federation
-
-
-def bits(value: Any) -> bytes:
-    """Exact bytes of a state or message, to compare."""
-    return tree.dump(value)
+__all__ = [
+    "CHECKS",
+    "PRIVATE_CHECKS",
+    "TOY_PRIVACY",
+    "as_vector",
+    "bits",
+    "on",
+    "toy_data",
+    "toy_digits",
+    "toy_run",
+    "toy_setup",
+    "toy_text",
+]
 
 
 class _Reversed(InProcess):
@@ -182,7 +87,7 @@ def resumed_is_uninterrupted(method: Any) -> None:
     """A run that stops after a round and goes on ends with the same bits."""
     with tempfile.TemporaryDirectory() as name:
         whole = toy_run(method, Path(name) / "whole", rounds=3)
-        setup = _with_ledgers(toy_setup(method, rounds=3), Path(name) / "parts")
+        setup = with_ledgers(toy_setup(method, rounds=3), Path(name) / "parts")
         begun = Federation(setup, RunFolder(Path(name) / "parts"), Observer())
         begun.begin()
         with InProcess(setup) as engine:
@@ -260,10 +165,6 @@ CHECKS: dict[str, Callable[[Any], None]] = {
 }
 
 
-def _with_ledgers(setup: Setup, folder: Path) -> Setup:
-    return setup if setup.plan is None else dataclasses.replace(setup, ledgers=folder / "ledger")
-
-
 def private_same_seed_same_bits(method: Any) -> None:
     """With noise from the seed, two private runs agree to the last bit, in whatever order."""
     with tempfile.TemporaryDirectory() as name:
@@ -304,7 +205,7 @@ def private_shapes_do_not_depend_on_the_data(method: Any) -> None:
         server = ServerContext(setup.task, 1, setup.rng.at("server"))
         down = method.broadcast(server, method.init(server))
         with tempfile.TemporaryDirectory() as name:
-            runner = _with_ledgers(setup, Path(name)).runner
+            runner = with_ledgers(setup, Path(name)).runner
             for client in range(setup.partition.clients):
                 up, _ = method.client(
                     runner.context(1, client), down, method.init_client(setup.task)
@@ -315,16 +216,6 @@ def private_shapes_do_not_depend_on_the_data(method: Any) -> None:
     half = len(shapes) // 2
     assert shapes[:half] == shapes[half:], "the message's shape gives something about records away"
 
-
-# Noise from the seed, so that runs can be compared; every client sends every class.
-TOY_PRIVACY: dict[str, Any] = {
-    "sigma": 0.5,
-    "sampling_rate": 0.5,
-    "public_size": 30,
-    "delta": 1e-3,
-    "scaling": "public",
-    "reproducible": True,
-}
 
 # For methods with a private form, beside ``CHECKS``.
 PRIVATE_CHECKS: dict[str, Callable[[Any], None]] = {
@@ -355,8 +246,3 @@ def _messages(method: Any) -> Iterator[tuple[Any, wire.Schema[Any]]]:
             task, 1, client, setup.rng.at("client", client), data=setup.runner.records(client)
         )
         yield method.client(context, down, method.init_client(task))[0], method.upload(task)
-
-
-def as_vector(params: Params) -> Tensor:
-    """All weights in one vector, for assertions."""
-    return torch.cat([v.flatten() for v in params.values()])
