@@ -269,6 +269,7 @@ def run(mode: str, out: Path, observer: Observer | None = None) -> list[RoundMet
     ).metrics
 
 
+@pytest.mark.slow
 def test_a_run_under_attack_is_better_with_it(tmp_path: Path) -> None:
     notes = Notes()
     bare, defended = run("off", tmp_path / "off"), run("drop", tmp_path / "drop", notes)

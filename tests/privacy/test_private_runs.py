@@ -165,6 +165,7 @@ def test_the_planning_command_refuses_nonsense(words: list[str]) -> None:
     assert isinstance(refused.exception, RequestError)
 
 
+@pytest.mark.slow
 def test_sigma_of_a_plan_and_other_choices() -> None:
     plan = Plan(rounds=2, accesses=5, q=0.1, delta=1e-5)
     sigma = plan.sigma(4.0)

@@ -190,6 +190,7 @@ def test_votes_are_counted(run: Path, tmp_path: Path) -> None:
     assert done.summary["up_bytes"] == done.up_bytes
 
 
+@pytest.mark.slow
 def test_worker_processes_search_too(run: Path, tmp_path: Path) -> None:
     done = tuned(run, tmp_path, workers=2, trials=4, sampler="random", objective="vote")
     assert sum(done.trials.values()) == 4
