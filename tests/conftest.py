@@ -1,5 +1,10 @@
 import torch
+from hypothesis import HealthCheck, settings
 
 # Tests run side by side on few cores: threads that wait for each other would only slow them down.
 # Engines set the number of threads that their results depend on by themselves.
 torch.set_num_threads(1)
+
+# How long an example takes on a busy machine says nothing about the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")

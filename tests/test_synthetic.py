@@ -103,7 +103,10 @@ def test_wrong_descriptions_are_refused(tmp_path: Path) -> None:
         load_set(path)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read_never_worse(data: st.DataObject, tmp_path: Path) -> None:
     path = tmp_path / "set"
