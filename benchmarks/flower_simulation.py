@@ -44,6 +44,7 @@ import torch
 
 from fedstill.config import resolve
 from fedstill.data import Dataset, Partition, Scaling, Split
+from fedstill.engine.flower.supervisor import processes_of
 from fedstill.engine.local import local_engine
 from fedstill.federation import Federation
 from fedstill.observer import Observer
@@ -501,20 +502,6 @@ def end_all(folder: Path, patience: float = 10.0) -> None:
             print(f"still running: {left}", file=sys.stderr)
             return
         time.sleep(0.2)
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Ours have the folder in their environment; some overwrite that, but keep a log open in it."""
-    mark = f"FLWR_HOME={folder}{os.sep}".encode()
-    found: list[int] = []
-    for process in Path("/proc").glob("[0-9]*"):  # nothing where there is no /proc
-        with suppress(OSError):
-            files = (os.readlink(file) for file in (process / "fd").iterdir())
-            if mark in (process / "environ").read_bytes() or any(
-                file.startswith(f"{folder}{os.sep}") for file in files
-            ):
-                found.append(int(process.name))
-    return [number for number in found if number != os.getpid()]
 
 
 # --- both ----------------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     Raises on a file that is damaged or not ours.
     """
+    path.stat()  # an absent file is said in the system's words, which name it once
     with safe_open(path, framework="pt") as file:
         header: dict[str, Any] = json.loads((file.metadata() or {})[HEADER])
         return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
