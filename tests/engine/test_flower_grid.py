@@ -165,6 +165,9 @@ def test_a_node_that_hangs_is_left_behind_when_the_time_is_over() -> None:
     assert answers[2].error == "no answer within 0.3 s"
     assert answers[2].asked
     assert answers[0].error is None
+    # Flower forgets a message when its time is over, and would say so before we say ours.
+    asked = [m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN]
+    assert all(10 < message.metadata.ttl < 100 for message in asked)
 
 
 def failing(code: int, reason: str) -> Behaviour:

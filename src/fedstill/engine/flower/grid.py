@@ -25,6 +25,7 @@ from fedstill.errors import WireError
 
 _POLL = (0.02, 0.2)  # seconds between two looks: soon at first, then calmly
 _LOOK_FOR_NODES = 1.0
+_GRACE = 60.0  # seconds a message outlives its round: our limit is to be the first to strike
 _REASONS = {  # Flower's error codes in our words
     2: "its app raised an error",
     5: "the node is gone",
@@ -65,7 +66,7 @@ class GridEngine:
         good, pause = 0, _POLL[0]
         while waiting or pending:
             self._meet_newcomers()
-            pending |= self._send(waiting, limit and limit - (time.monotonic() - begun))
+            pending |= self._send(waiting, limit and limit - (time.monotonic() - begun) + _GRACE)
             answers = list(self._answers(pending))
             for answer in answers:
                 good += answer.error is None
