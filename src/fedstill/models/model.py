@@ -26,6 +26,15 @@ class Model(ABC):
     def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
         """Outputs layer by layer: the last is the logits, the one before feeds the last layer."""
 
+    def inference(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
+        """What ``features`` gives, to rounding, where nobody asks for a gradient."""
+        return self.features(params, x)
+
+    @property
+    def quick_inference(self) -> bool:
+        """Whether ``inference`` is a quicker way than ``features``."""
+        return False
+
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Logits [N, classes]; of a text [N, positions, classes]."""
         return self.features(params, x)[-1]

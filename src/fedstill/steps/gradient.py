@@ -81,7 +81,7 @@ def examine(task: Task, params: Params, records: Records) -> Examined:
     loss = 0.0
     for positions in torch.arange(len(records)).split(task.model.chunk):
         x, y = records.take(positions)
-        logits = task.model.apply(params, x)
+        logits = task.model.inference(params, x)[-1]
         hits = (logits.argmax(-1) == y).cpu().double()
         right.append(hits.view(len(hits), -1).mean(1))
         loss += float(task.loss(logits, y).sum())

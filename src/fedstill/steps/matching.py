@@ -64,7 +64,9 @@ def class_means(
     matching: Matching,
 ) -> Outputs:
     """Mean outputs [classes, size] of real images that come as chunks of (images, slots)."""
-    compiled, forward = _program(outputs_of, task.model, matching)
+    compiled, forward = False, outputs_of(task.model, matching, task.model.inference)
+    if not task.model.quick_inference:  # which a compiler would not make quicker
+        compiled, forward = _program(outputs_of, task.model, matching)
     sums: list[Tensor] = []
     with torch.no_grad():
         for x, slots in chunks:
@@ -115,11 +117,14 @@ def euclidean(difference: Tensor) -> Tensor:
     return torch.where(apart, square, 1.0).sqrt() * apart
 
 
-def outputs_of(model: Model, matching: Matching) -> Callable[[Params, Tensor], Outputs]:
+def outputs_of(
+    model: Model, matching: Matching, by: Callable[[Params, Tensor], Outputs] | None = None
+) -> Callable[[Params, Tensor], Outputs]:
     """The function from images to their outputs at the matched layers, a row an image."""
+    layers = by or model.features
 
     def outputs(params: Params, x: Tensor) -> Outputs:
-        return tuple(out.flatten(1) for out in model.features(params, x)[-matching.layers :])
+        return tuple(out.flatten(1) for out in layers(params, x)[-matching.layers :])
 
     return outputs
 
