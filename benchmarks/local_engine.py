@@ -14,44 +14,29 @@ import time
 from pathlib import Path
 
 import torch
+from random_setup import random_setup
 from torch import Tensor
 
-from fedstill.config import resolve
-from fedstill.data import Dataset, Partition, Scaling, Split
 from fedstill.engine.local import InProcess
 from fedstill.federation import Federation
 from fedstill.methods.fedavg import FedAvg
-from fedstill.models import ConvNet
 from fedstill.observer import Observer
 from fedstill.record import RunFolder
-from fedstill.rng import Rng
 from fedstill.setup import Setup
 from fedstill.types import Params
 
-CLIENTS, RECORDS, TEST, ROUNDS = 10, 2000, 500, 2
+CLIENTS, RECORDS, ROUNDS = 10, 2000, 2
 
 
 def make_setup() -> Setup:
-    draw = Rng(0).at("images").numpy()
-
-    def split(records: int) -> Split:
-        images = torch.from_numpy(draw.integers(0, 256, (records, 1, 28, 28), dtype="uint8"))
-        return Split(images, torch.from_numpy(draw.integers(0, 10, records)))
-
-    names = tuple(str(i) for i in range(10))
-    data = Dataset("random", split(RECORDS), split(TEST), names, Scaling((0.5,), (0.25,)), "")
-    method = FedAvg()
-    experiment = resolve(
-        {
-            "method": {"name": "own"},
-            "rounds": ROUNDS,
-            "engine": {"workers": 1},
-        },
-        own_method=method,
+    return random_setup(
+        clients=CLIENTS,
+        records=RECORDS,
+        rounds=ROUNDS,
+        method="fedavg",
+        model="convnet-small",
+        engine={"workers": 1},
     )
-    owner = (torch.arange(RECORDS) % CLIENTS).int()
-    model = ConvNet(data.shape, 10, width=32)
-    return Setup(experiment, data, Partition(owner, CLIENTS), own_method=method, own_model=model)
 
 
 def with_engine(setup: Setup) -> tuple[Params, float]:
@@ -68,6 +53,7 @@ def with_engine(setup: Setup) -> tuple[Params, float]:
 def bare(setup: Setup) -> tuple[Params, float]:
     """The obvious program, chunked like ours so that both do the same arithmetic."""
     model, data, method = setup.task.model, setup.dataset, setup.method
+    assert isinstance(method, FedAvg)
     x_train, y_train = data.scaling(data.train.inputs), data.train.labels
     x_test, y_test = data.scaling(data.test.inputs), data.test.labels
     chunk = model.chunk
