@@ -68,20 +68,16 @@ class FedDualMatch:
     """FedDM layer by layer, and a server that also matches the clients' gradients."""
 
     sends_sets: ClassVar[bool] = True
-    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
-        "iterations": 20,
-        "pixel_optimiser": "adam",
-        "pixel_learning_rate": 0.1,
-    }
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"iterations": 20}
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
     initial: Initial = "noise"
-    iterations: Annotated[int, Meta(ge=0)] = 200
+    iterations: Annotated[int, Meta(ge=0)] = 60
     layer_wise: bool = True  # off: FedDM's features and logits in every iteration
     squared: bool = False
-    real_batch: Annotated[int, Meta(ge=1)] = 256
-    pixel_optimiser: PixelOptimiser = "sgd"
-    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 1.0
+    real_batch: Annotated[int, Meta(ge=1)] = 64
+    pixel_optimiser: PixelOptimiser = "adam"
+    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
     pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     augment: Augment = "none"
     flip: bool = False
@@ -91,12 +87,12 @@ class FedDualMatch:
     radius_step: Annotated[float, Meta(gt=0)] | None = None  # eta of line 10; None: eta_m
     radius_noise: Annotated[float, Meta(ge=0)] = 0.0  # sigma_r
     gradient_matching: bool = True
-    gradient_rounds: Annotated[int, Meta(ge=1)] = 10  # M
-    gradient_steps: Annotated[int, Meta(ge=1)] = 10
+    gradient_rounds: Annotated[int, Meta(ge=1)] = 2  # M
+    gradient_steps: Annotated[int, Meta(ge=1)] = 5
     gradient_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
-    server_iterations: Annotated[int, Meta(ge=1)] = 500  # T_g
-    server_learning_rate: Annotated[float, Meta(gt=0)] = 0.001  # eta_m
-    server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    server_iterations: Annotated[int, Meta(ge=1)] = 100  # T_g
+    server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # eta_m
+    server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     server_batch: Annotated[int, Meta(ge=1)] = 256
     target: Target = "features"  # of a private run: what is released
     release_steps: Annotated[int, Meta(ge=1)] = 10  # pixel steps on each release of features
