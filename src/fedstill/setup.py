@@ -151,11 +151,16 @@ class Setup:
 def prepare(experiment: Experiment, dataset: Dataset, *, pooled: bool) -> tuple[Dataset, Partition]:
     """The records dealt out, and then mislabelled if the experiment wants that."""
     dealt = deal(experiment, dataset, pooled=pooled)
+    return corrupted(experiment, dataset, dealt), dealt
+
+
+def corrupted(experiment: Experiment, dataset: Dataset, dealt: Partition) -> Dataset:
+    """The data as the clients have them: with wrong labels where ``[corrupt]`` says so."""
     train = dataset.train
     labels = mislabelled(
         train.labels, dealt, dataset.classes, experiment.corrupt, Rng(experiment.seed).at("corrupt")
     )
-    return dataclasses.replace(dataset, train=dataclasses.replace(train, labels=labels)), dealt
+    return dataclasses.replace(dataset, train=dataclasses.replace(train, labels=labels))
 
 
 def refuse_too_few_replies(setup: Setup) -> None:

@@ -1,14 +1,16 @@
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 
+import fedstill
 from fedstill import wire
 from fedstill.config import resolve
-from fedstill.data import Records
-from fedstill.errors import RequestError, WireError
+from fedstill.data import Records, load
+from fedstill.errors import RequestError, RunError, WireError
 from fedstill.origin import run_of
 from fedstill.rng import Rng
 from fedstill.steps.gradient import evaluate
@@ -16,7 +18,7 @@ from fedstill.synthetic import load_set
 from fedstill.tune.objective import Judge
 from fedstill.tune.space import Candidate
 from fedstill.tune.training import Training
-from fedstill.tune.vote import Ask, Ballot, Electorate, Vote, electorate
+from fedstill.tune.vote import Ask, Ballot, Electorate, Vote, electorate, refuse_overspending
 from fedstill.types import ClientContext, Params, Task
 
 TABLE = {"name": "mlp", "width": 8, "depth": 1}
@@ -91,13 +93,101 @@ def test_without_clients_there_is_no_vote(run: Path, tmp_path: Path) -> None:
         electorate(run_of(alone), alone, load_set(alone))
 
 
-def test_exact_votes_on_private_records_are_refused(run: Path, tmp_path: Path) -> None:
-    private = tmp_path / "run"
-    shutil.copytree(run, private)
-    with (private / "config.toml").open("a") as config:
-        config.write("\n[privacy]\nepsilon = 1.0\n")
-    with pytest.raises(RequestError, match=r"\[privacy\] section.*--objective holdout"):
-        electorate(run_of(private), private, load_set(private))
+@pytest.fixture(scope="module")
+def private_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two accesses a round and client, one round; the budget has room for more."""
+    folder = tmp_path_factory.mktemp("private") / "run"
+    small_run(
+        {
+            "method": {"name": "feddm", "iterations": 2, "images_per_class": 2, "server_epochs": 2},
+            "privacy": {"epsilon": 40.0, "sigma": 0.8, "sampling_rate": 0.5, "reproducible": True},
+        },
+        folder,
+    )
+    return folder
+
+
+def small_run(config: dict[str, Any], folder: Path) -> None:
+    shared = {"clients": 3, "rounds": 1, "partition": "iid", "engine": {"workers": 1}}
+    model = {"name": "convnet-small", "width": 4}
+    fedstill.run(config={**shared, "model": model, **config}, out=folder)
+
+
+def copied(run: Path, to: Path) -> Electorate:
+    shutil.copytree(run, to)
+    return electorate(run_of(to), to, load_set(to))
+
+
+def test_a_private_vote_is_a_noisy_sum_over_a_sample(private_run: Path, tmp_path: Path) -> None:
+    voters = copied(private_run, tmp_path / "run")
+    plan, folder = voters.setup.plan, voters.setup.ledgers
+    assert plan is not None
+    assert folder is not None
+    before, left, spent = plan.ledger(folder, 0).count, voters.left, voters.epsilon
+    assert before == 2
+    task, params = candidate(voters)
+    tally = voters.vote(TABLE, task, params)
+    # One access a client, counted in the run's own ledgers, as no round and at a clip of 1.
+    assert [plan.ledger(folder, client).count for client in range(3)] == [3, 3, 3]
+    last = msgspec.json.decode((folder / "client-00000.jsonl").read_bytes().splitlines()[-1])
+    assert (last["round"], last["clip"], last["q"]) == (0, 1.0, 0.5)
+    assert voters.left == left - 1
+    assert voters.epsilon is not None
+    assert spent is not None
+    assert voters.epsilon > spent
+    # The true number of right answers, up to the sample's draw and the noise.
+    train = voters.setup.dataset.train
+    everything = Records(train, torch.arange(len(train)), voters.setup.dataset.scaling)
+    right = evaluate(task, params, everything)[0]
+    assert tally.count == pytest.approx(0.5 * 3 * (1438 // 3))
+    assert tally.accuracy == pytest.approx(right, abs=0.05)
+    assert tally.right != round(tally.right)  # nobody sends an exact count
+
+
+def test_votes_never_pass_the_budget(private_run: Path, tmp_path: Path) -> None:
+    voters = copied(private_run, tmp_path / "run")
+    assert 1 < voters.left < 1000
+    refuse_overspending(voters, int(voters.left), 1)
+    with pytest.raises(RequestError, match=r"leaves .*--objective holdout"):
+        refuse_overspending(voters, int(voters.left) + 1, 1)
+    with pytest.raises(RequestError, match="--workers 1"):
+        refuse_overspending(voters, 1, 2)
+    plan, folder = voters.setup.plan, voters.setup.ledgers
+    assert plan is not None
+    assert folder is not None
+    ledger = plan.ledger(folder, 1)
+    while ledger.room:
+        ledger.open(0, 1.0)
+    task, params = candidate(voters)
+    with pytest.raises(RunError, match="client 1: the privacy budget"):
+        voters.vote(TABLE, task, params)
+
+
+def test_a_search_by_private_votes_says_what_it_cost(private_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    shutil.copytree(private_run, tmp_path / "run")
+    found = fedstill.tune(
+        tmp_path / "run",
+        trials=2,
+        search="hyper",
+        objective="vote",
+        pruner="none",
+        space={"training": {"epochs": 1}},
+        out=tmp_path / "tuned",
+    )
+    assert found.epsilon is not None
+    assert found.summary["epsilon"] == found.epsilon
+    assert found.epsilon < 40
+    assert "private door" in (tmp_path / "tuned" / "tune.html").read_text()
+
+
+def test_voters_have_the_wrong_labels_that_the_run_had(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    method = {"name": "real", "images_per_class": 2, "server_epochs": 1}
+    small_run({"method": method, "corrupt": {"share": 1.0}}, folder)
+    voters = electorate(run_of(folder), folder, load_set(folder))
+    clean = load(voters.setup.experiment.data).train.labels
+    assert not bool((voters.setup.dataset.train.labels == clean).any())
 
 
 def test_other_records_than_the_run_s_are_refused(run: Path, tmp_path: Path) -> None:

@@ -178,6 +178,11 @@ def _print(tuned: Tuned) -> None:
         f"best: trial {winner.trial}, accuracy {in_percent(winner.value)}, "
         f"{in_words(winner.candidate)}",
         f"trials: {counts}; sent: {in_bytes(tuned.up_bytes)} up, {in_bytes(tuned.down_bytes)} down",
+        *(
+            [f"privacy: the run and all votes on it have spent epsilon {tuned.epsilon:.2f}"]
+            if tuned.epsilon is not None
+            else []
+        ),
         f"page: {tuned.folder / 'tune.html'}",
         f"next: fedstill run --config {tuned.folder / 'winner.toml'} fedavg",
     ]

@@ -33,13 +33,14 @@ from fedstill.tune.space import (
     with_changes,
 )
 from fedstill.tune.study import load_optuna, open_study, pruner_for, sampler_for, set_digest
-from fedstill.tune.vote import electorate
+from fedstill.tune.vote import Electorate, electorate, refuse_overspending
 from fedstill.tune.winner import Judged, best_of, winner_table, write_winner
 
 if TYPE_CHECKING:
     from optuna import Study
 
 OBJECTIVES = ("holdout", "vote")
+_STUDY = "study.journal"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Tuned:
     trials: dict[str, int]  # how many are complete, pruned, failed
     up_bytes: int  # of all votes
     down_bytes: int
+    epsilon: float | None = None  # of the run and all votes together, where privacy is on
 
     @property
     def summary(self) -> Table:
@@ -65,6 +67,7 @@ class Tuned:
             "trials": self.trials,
             "up_bytes": self.up_bytes,
             "down_bytes": self.down_bytes,
+            "epsilon": self.epsilon,
             "best_trial": self.winner.trial,
             "best_value": self.winner.value,
             "held_out": self.winner.held_out,
@@ -111,6 +114,9 @@ def tune(
     offered = _space(stored, run, search, model, changes)
     held_out_rows(stored.classes, holdout, Rng(seed))  # refuses a set that is too small
     voters = electorate(run, path, stored) if objective == "vote" else None
+    begun = study or (Path(out) / _STUDY if out else None)
+    if voters is not None and not (begun and Path(begun).exists()):
+        refuse_overspending(voters, trials * repeats, workers)  # the ledgers stop any other
     judge = Judge(stored, seed, holdout, repeats, device, voters)
     experiment = {
         "set": set_digest(stored),
@@ -124,7 +130,7 @@ def tune(
     sampler_for(sampler, seed, 0, parallel=workers > 1)  # a wrong name shows before any file
     prunes = pruner_for(pruner, _most_epochs(offered))
     folder = _folder(out, study, stored)
-    file = Path(study) if study is not None else folder / "study.journal"
+    file = Path(study) if study is not None else folder / _STUDY
     header: Table = {
         "set": str(set_file(path).absolute()),
         "vote": voters is not None,
@@ -144,7 +150,7 @@ def tune(
             raise Interrupted(
                 f"interrupted; go on with the same command and --study {shlex.quote(str(file))}"
             ) from None
-        return _conclude(opened, offered, folder, file, stored, run)
+        return _conclude(opened, offered, folder, file, stored, run, voters)
 
 
 def _check_numbers(trials: int, workers: int, holdout: float, repeats: int) -> None:
@@ -188,6 +194,7 @@ def _conclude(
     file: Path,
     stored: StoredSet,
     run: RunFolder | None,
+    voters: Electorate | None,
 ) -> Tuned:
     """The winner, its configuration and the page."""
     from optuna.trial import FixedTrial, TrialState
@@ -232,5 +239,8 @@ def _conclude(
         f"{counts['complete']} trials complete, {counts['pruned']} pruned, "
         f"{counts['failed']} failed; votes cost {up:,} bytes up and {down:,} down.",
     ]
+    epsilon = voters.epsilon if voters else None
+    if epsilon is not None:
+        lines.append(f"Votes went through the private door: epsilon is {epsilon:.2f} by now.")
     write_page(folder / "tune.html", study, f"Search on {title}", lines)
-    return Tuned(folder, file, winner, judged, config, counts, up, down)
+    return Tuned(folder, file, winner, judged, config, counts, up, down, epsilon)

@@ -4,29 +4,38 @@ One exchange, as in any round: the candidate's weights go down, two numbers come
 message passes the wire, is checked, and counts. A client's part has the form of a method's, so
 that the engine's own client runs it: records, or the private door to them, are the engine's to
 hand out and not ours.
+
+In a private run a vote is one access to a client's records more, counted in the run's own ledgers:
+a Poisson sample, 1 for every record that the candidate gets right, so a sum that one record moves
+by at most 1, and noise of sigma on it. The share is taken of the sample's expected size, which is
+public.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from fedstill import wire
 from fedstill.config import resolve
-from fedstill.data import Partition, load
+from fedstill.data import Partition, Records, load
 from fedstill.engine.client import ClientRunner, Work
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.messages import MANY
 from fedstill.origin import refuse_other_data
+from fedstill.privacy.preparing import prepared
 from fedstill.record import RunFolder
-from fedstill.setup import Setup
+from fedstill.setup import Setup, corrupted
 from fedstill.steps.gradient import evaluate
 from fedstill.synthetic import StoredSet
-from fedstill.tables import Table
 from fedstill.types import ClientContext, Params, Task
 from fedstill.wire import Schema, params_specs
+
+_NO_ROUND = 0  # as it stands in a ledger: a vote belongs to none
 
 
 @dataclass(frozen=True)
@@ -46,11 +55,19 @@ class Vote:
 
 
 @dataclass(frozen=True)
+class NoisyVote:
+    """The same through the private door: a noisy sum over a sample, and its expected size."""
+
+    right: float
+    count: float
+
+
+@dataclass(frozen=True)
 class Tally:
     """The clients' votes together, and what they cost."""
 
-    right: int
-    count: int
+    right: float
+    count: float
     up_bytes: int
     down_bytes: int
 
@@ -59,8 +76,11 @@ class Tally:
         return self.right / self.count
 
 
+@dataclass(frozen=True)
 class Ask:
     """What a client does when it is asked: the client's half of a method."""
+
+    private: bool = False
 
     def init_client(self, task: Task) -> None:
         return None
@@ -68,13 +88,33 @@ class Ask:
     def download(self, task: Task) -> Schema[Ballot]:
         return Schema(Ballot, params_specs(task, "params"))
 
-    def upload(self, task: Task) -> Schema[Vote]:
+    def upload(self, task: Task) -> Schema[Any]:
+        if self.private:
+            return Schema(NoisyVote, numbers={"right": (-MANY, MANY), "count": (0, MANY)})
         return Schema(Vote, numbers={"right": (0, MANY), "count": (1, MANY)})
 
-    def client(self, ctx: ClientContext, message: Ballot, state: None) -> tuple[Vote, None]:
+    def client(
+        self, ctx: ClientContext, message: Ballot, state: None
+    ) -> tuple[Vote | NoisyVote, None]:
+        if self.private:
+            return _noisy_vote(ctx, message.params), None
         records = ctx.records
         accuracy, _ = evaluate(ctx.task, message.params, records)
         return Vote(round(accuracy * len(records)), len(records)), None
+
+
+def _noisy_vote(ctx: ClientContext, params: Params) -> NoisyVote:
+    door = ctx.private
+    assert door is not None
+
+    def hit(records: Records) -> Params:
+        x, y = records.take(torch.arange(len(records)))
+        with torch.no_grad():
+            right = ctx.task.model.inference(params, x)[-1].argmax(1) == y
+        return {"right": right.double()[:, None]}
+
+    right = door.noisy_sum(hit, clip=1.0)["right"]
+    return NoisyVote(float(right), door.expected_batch)
 
 
 @dataclass(frozen=True)
@@ -88,9 +128,25 @@ class Electorate:
         """What decides their votes: the records and who holds which."""
         return f"{self.setup.dataset.fingerprint}:{self.setup.partition.digest}"
 
+    @property
+    def left(self) -> float:
+        """How many more votes the privacy budget allows; no end of them without one."""
+        plan, folder = self.setup.plan, self.setup.ledgers
+        if plan is None or folder is None:
+            return math.inf
+        return min(plan.ledger(folder, client).room for client in self.setup.candidates)
+
+    @property
+    def epsilon(self) -> float | None:
+        """What the run and all votes so far have cost, where privacy is on."""
+        plan, folder = self.setup.plan, self.setup.ledgers
+        if plan is None or folder is None:
+            return None
+        return plan.spent(max(plan.ledger(folder, c).count for c in self.setup.candidates))
+
     def vote(self, table: Mapping[str, Any], task: Task, params: Params) -> Tally:
-        """Ask every client that has records."""
-        codecs, ask = self.setup.experiment.wire, Ask()
+        """Ask every client that may be asked."""
+        codecs, ask = self.setup.experiment.wire, Ask(self.setup.plan is not None)
         ballot = Ballot(msgspec.json.encode(table).decode(), params)
         down = wire.encode(ballot, ask.download(task), codecs.down)
         runner = ClientRunner(
@@ -101,14 +157,17 @@ class Electorate:
             self.setup.rng.at("vote"),
             codecs.up,
             codecs.down,
+            self.setup.plan,
+            self.setup.ledgers,
         )
-        right = count = up_bytes = down_bytes = 0
-        for client in self.setup.partition.sizes.nonzero().flatten().tolist():
-            answer = runner.answer(Work(1, client, down, None), lambda *_: None)
+        right = count = 0.0
+        up_bytes = down_bytes = 0
+        for client in self.setup.candidates:
+            answer = runner.answer(Work(_NO_ROUND, client, down, None), lambda *_: None)
             if answer.error is not None:
                 raise RunError(f"vote: client {client}: {answer.error}")
             vote = wire.decode(answer.message, ask.upload(task), codecs.up)
-            if vote.right > vote.count:
+            if not ask.private and vote.right > vote.count:
                 raise RunError(f"vote: client {client} has {vote.right} of {vote.count} right")
             right, count = right + vote.right, count + vote.count
             up_bytes, down_bytes = up_bytes + len(answer.message), down_bytes + len(down)
@@ -122,9 +181,7 @@ def electorate(run: RunFolder | None, path: Path, stored: StoredSet) -> Electora
             f"--objective vote: {path} lies in no run folder, so there are no clients to ask; "
             "take --objective holdout"
         )
-    config = run.read_config()
-    _refuse_private(run, config)
-    experiment = resolve(config)
+    experiment = resolve(run.read_config())
     dataset = load(experiment.data)
     refuse_other_data(path, stored, dataset)
     partition = Partition.load(run.path / "partition.safetensors")
@@ -133,13 +190,22 @@ def electorate(run: RunFolder | None, path: Path, stored: StoredSet) -> Electora
             f"--objective vote: the data are not those that the run in {run.path} had; bring them "
             "back, or take --objective holdout"
         )
-    return Electorate(Setup(experiment, dataset, partition))
+    setup = Setup(experiment, corrupted(experiment, dataset, partition), partition)
+    return Electorate(replace(prepared(setup), ledgers=run.path / "ledger"))
 
 
-def _refuse_private(run: RunFolder, config: Table) -> None:
-    """An exact count of private records is not sanitised: it would spend what no ledger saw."""
-    if config.get("privacy"):
+def refuse_overspending(voters: Electorate, votes: int, workers: int) -> None:
+    """Refuse a search whose votes might pass the privacy budget, before the first of them."""
+    if voters.setup.plan is None:
+        return
+    if workers > 1:
         raise RequestError(
-            f"--objective vote: the run in {run.path} has a [privacy] section, and exact votes on "
-            "private records would leak; take --objective holdout, which costs no privacy"
+            "--workers: private votes are counted one after another; take --workers 1"
+        )
+    if votes > voters.left:
+        raise RequestError(
+            f"--objective vote: {votes} votes (trials times repeats), and the privacy budget of "
+            f"the run leaves {max(0, voters.left):g}; lower --trials, take --objective holdout, "
+            "which costs no privacy, or make the run with room to spare: privacy.epsilon above "
+            "what its rounds need at a privacy.sigma of your own"
         )
