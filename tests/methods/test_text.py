@@ -13,7 +13,8 @@ from fedstill.methods import METHODS
 from fedstill.testing import CHECKS, on, toy_run, toy_text
 
 # Methods that send weights or gradients, whole or in part: none of them knows what a record is.
-GENERAL = ("central", "fedavg", "fedprox", "fedsgd", "fednova", "scaffold")
+GENERAL = ("central", "fedavg", "fedprox", "fedsgd", "fednova", "scaffold", "random-mask")
+SMALL: dict[str, dict[str, Any]] = {"fedsynth": {"batches": 1, "iterations": 1}}
 SPEECH = "".join(f"the {a} sees a {b}. " for a in ("cat", "cow") for b in ("sun", "sea", "moon"))
 
 
@@ -26,10 +27,10 @@ def plays(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "random-mask", "fedsynth"])
 def test_conforms_on_text(name: str, check: Any) -> None:
     with on(toy_text):
-        check(METHODS[name]())
+        check(METHODS[name](**SMALL.get(name, {})))
 
 
 @pytest.mark.parametrize("name", GENERAL)
