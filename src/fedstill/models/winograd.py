@@ -14,7 +14,6 @@ the weights' product with the mean patch (taken off, it leaves nothing), their v
 from the patches' covariance, and both go into the weights.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -112,7 +111,7 @@ def _first_block(params: Params, x: Tensor, padding: int) -> Tensor:
     return pooled.mul_(0.25).view(len(x), rows, columns, -1)
 
 
-def _norm_of(params: Params, block: int) -> Sequence[Tensor]:
+def _norm_of(params: Params, block: int) -> tuple[Tensor, Tensor]:
     return params[f"block{block}.norm.weight"], params[f"block{block}.norm.bias"]
 
 
