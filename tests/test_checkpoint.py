@@ -1,8 +1,13 @@
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedstill.checkpoint import Checkpoints
+from fedstill.methods.fedavg import FedAvg
+from fedstill.record import RunFolder
+from fedstill.testing import toy_run
 
 
 def names(folder: Path) -> set[str]:
@@ -93,3 +98,14 @@ def test_leftovers_of_a_killed_write_are_swept_away(tmp_path: Path) -> None:
     (tmp_path / "server-0004.safetensors").write_bytes(b"no manifest speaks of me")
     assert Checkpoints(tmp_path).load() == (3, b"server round 3")
     assert not any("0004" in name for name in names(tmp_path))
+
+
+def test_a_number_that_is_none_costs_no_round(tmp_path: Path) -> None:
+    class Odd(FedAvg):
+        def report(self, state: Any, replies: Any) -> dict[str, float]:
+            return {"odd": math.nan, "endless": math.inf, "even": 2.0}
+
+    toy_run(Odd(), tmp_path, rounds=2)
+    rounds = RunFolder(tmp_path).read_metrics()
+    assert [m.round for m in rounds] == [1, 2]
+    assert all(m.details == {"even": 2.0} for m in rounds)

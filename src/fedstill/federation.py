@@ -1,5 +1,6 @@
 """The rounds of a federation, the same for every method and every engine."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,7 @@ class Federation:
         measured = self._evaluate(context, state)
         self._keep_synthetic(number, state, received)
         report = getattr(method, "report", None)  # a method may have numbers of its own
+        numbers = (report(state, replies) if report else {}) | measured.details
         plan = self.setup.plan
         metrics = RoundMetrics(
             round=number,
@@ -94,7 +96,8 @@ class Federation:
             epsilon=self.epsilon,
             clients=[reply.client for reply in replies],
             failed=failed,
-            details=(report(state, replies) if report else {}) | measured.details,
+            # JSON has no NaN: a number that is none is left out, and the line can be read again.
+            details={name: value for name, value in numbers.items() if math.isfinite(value)},
             defence=verdicts,
             delta=plan.delta if plan else None,
             accountant=plan.accountant if plan else None,
