@@ -18,7 +18,15 @@ from fedstill.synthetic import load_set
 from fedstill.tune.objective import Judge
 from fedstill.tune.space import Candidate
 from fedstill.tune.training import Training
-from fedstill.tune.vote import Ask, Ballot, Electorate, Vote, electorate, refuse_overspending
+from fedstill.tune.vote import (
+    Ask,
+    Ballot,
+    Electorate,
+    Vote,
+    electorate,
+    refuse_overspending,
+    refuse_parallel,
+)
 from fedstill.types import ClientContext, Params, Task
 
 TABLE = {"name": "mlp", "width": 8, "depth": 1}
@@ -147,11 +155,11 @@ def test_a_private_vote_is_a_noisy_sum_over_a_sample(private_run: Path, tmp_path
 def test_votes_never_pass_the_budget(private_run: Path, tmp_path: Path) -> None:
     voters = copied(private_run, tmp_path / "run")
     assert 1 < voters.left < 1000
-    refuse_overspending(voters, int(voters.left), 1)
+    refuse_overspending(voters, int(voters.left))
     with pytest.raises(RequestError, match=r"leaves .*--objective holdout"):
-        refuse_overspending(voters, int(voters.left) + 1, 1)
+        refuse_overspending(voters, int(voters.left) + 1)
     with pytest.raises(RequestError, match="--workers 1"):
-        refuse_overspending(voters, 1, 2)
+        refuse_parallel(voters, 2)
     plan, folder = voters.setup.plan, voters.setup.ledgers
     assert plan is not None
     assert folder is not None
@@ -179,6 +187,11 @@ def test_a_search_by_private_votes_says_what_it_cost(private_run: Path, tmp_path
     assert found.summary["epsilon"] == found.epsilon
     assert found.epsilon < 40
     assert "private door" in (tmp_path / "tuned" / "tune.html").read_text()
+    # Neither may a search that goes on ask in parallel.
+    with pytest.raises(RequestError, match="--workers 1"):
+        fedstill.tune(
+            tmp_path / "run", trials=3, objective="vote", workers=2, out=tmp_path / "tuned"
+        )
 
 
 def test_voters_have_the_wrong_labels_that_the_run_had(tmp_path: Path) -> None:

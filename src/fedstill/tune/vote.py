@@ -194,14 +194,16 @@ def electorate(run: RunFolder | None, path: Path, stored: StoredSet) -> Electora
     return Electorate(replace(prepared(setup), ledgers=run.path / "ledger"))
 
 
-def refuse_overspending(voters: Electorate, votes: int, workers: int) -> None:
-    """Refuse a search whose votes might pass the privacy budget, before the first of them."""
-    if voters.setup.plan is None:
-        return
-    if workers > 1:
+def refuse_parallel(voters: Electorate, workers: int) -> None:
+    """Two processes could both see room for the last access: private votes have one."""
+    if voters.setup.plan is not None and workers > 1:
         raise RequestError(
             "--workers: private votes are counted one after another; take --workers 1"
         )
+
+
+def refuse_overspending(voters: Electorate, votes: int) -> None:
+    """Refuse a search whose votes might pass the privacy budget, before the first of them."""
     if votes > voters.left:
         raise RequestError(
             f"--objective vote: {votes} votes (trials times repeats), and the privacy budget of "
