@@ -135,9 +135,9 @@ def _measure(
         verdict = judge.judge(Candidate(model, Training(epochs=options.epochs)), lambda *_: True)
     assert verdict is not None
     federated = _run(options.out / f"federated-{number:02d}", options, model=model)
-    # The mean of the last rounds: under a skewed partition single ones jump.
+    # The mean of the last quarter: under a skewed partition single rounds jump.
     last = [m.accuracy for m in RunFolder(federated).read_metrics() if m.accuracy is not None]
-    last = last[-5:]
+    last = last[-max(1, options.federated_rounds // 4) :]
     outcome = Outcome(scores.set[0].summary["accuracy"], verdict.held_out, sum(last) / len(last))
     file.write_text(json.dumps(vars(outcome)))
     return outcome

@@ -40,8 +40,8 @@ class Interrupted(FedstillError):
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """``; did you mean 'x'?`` with the nearest valid name, or the list of all of them."""
-    names = sorted(valid)
+    names = {name.lower(): name for name in sorted(valid)}
     near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.5)
     if near:
-        return "; did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
-    return "; valid: " + ", ".join(names)
+        return "; did you mean " + " or ".join(f"'{names[n]}'" for n in near) + "?"
+    return "; valid: " + ", ".join(names.values())

@@ -118,6 +118,25 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
+def test_a_part_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "feddm-real", "--row", "REAL", "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert [o["row"] for o in json.loads(done.stdout.splitlines()[-1])] == ["REAL"]
+    with pytest.raises(RequestError, match="--row Real: not there; did you mean 'REAL'"):
+        CliRunner().invoke(
+            app, ["reproduce", "feddm-real", "--row", "Real"], catch_exceptions=False
+        )
+    known = load_recipe("distdd-table1")
+    rows, columns = ["DistDD, 50 images"], ["Fashion-MNIST, 1"]  # both left out at scale cpu
+    (cell,) = known.part("cpu", rows, columns).cells("cpu")
+    assert (cell.row, cell.column, cell.published) == (*rows, *columns, 84.7)
+    assert cell.request["rounds"] == 60  # with the scale's settings
+    assert known.part("cpu", [], []) == known
+    with pytest.raises(RequestError, match="no number in those"):
+        known.part("cpu", ["Whole data set"], ["MNIST, 0.5"])
+
+
 def test_a_failed_cell_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["reproduce", "feddm-real", "--set", "clients=100000"]

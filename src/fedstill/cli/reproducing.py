@@ -52,6 +52,12 @@ def reproduce_command(
         str, typer.Option(help="smoke (seconds), cpu (about an hour) or paper (as printed).")
     ] = "smoke",
     seeds: Annotated[int, typer.Option(help="Runs of every cell, with seeds 0, 1, ...")] = 1,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Only this row of the table; may be repeated.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Only this column; may be repeated.")
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
     ] = None,
@@ -75,7 +81,7 @@ def reproduce_command(
     wanted: ScaleName | None = next((s for s in SCALES if s == scale), None)
     if wanted is None:
         raise RequestError(f"--scale {scale}: no such scale{did_you_mean(scale, SCALES)}")
-    known = load_recipe(recipe)
+    known = load_recipe(recipe).part(wanted, row or (), column or ())
     folder = out or Path("reproductions") / recipe / scale
     extra = nested(dict(parse_override(text) for text in set_ or ()))
     if data_dir is not None:

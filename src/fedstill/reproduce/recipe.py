@@ -8,8 +8,8 @@ The scales are ``paper`` (as printed), ``cpu`` (real data, two cores, about an h
 """
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Literal
 
@@ -94,6 +94,24 @@ class Recipe:
 
     def scale(self, name: ScaleName) -> Scale:
         return self.contents.scales[name]
+
+    def part(self, scale: ScaleName, rows: Sequence[str], columns: Sequence[str]) -> "Recipe":
+        """The same with these rows and columns alone at a scale, even if that leaves them out;
+        none named: those of the scale."""
+        known = self.contents
+        for option, wanted, there in (
+            ("--row", rows, known.rows),
+            ("--column", columns, known.columns),
+        ):
+            for name in wanted:
+                if name not in there:
+                    raise RequestError(f"{option} {name}: not there{did_you_mean(name, there)}")
+        old = self.scale(scale)
+        new = replace(old, rows=list(rows) or old.rows, columns=list(columns) or old.columns)
+        narrowed = Recipe(self.name, replace(known, scales=replace(known.scales, **{scale: new})))
+        if not narrowed.cells(scale):
+            raise RequestError(f"{self.name}: the paper has no number in those rows and columns")
+        return narrowed
 
     def cells(self, scale_name: ScaleName) -> list[Cell]:
         """The experiments of a scale, row by row."""
