@@ -46,12 +46,12 @@ clean: ## remove the environment and the caches
 # torch comes first and alone: the pin decides which build is taken.
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,browser]"
+	$(BIN)/python -m pip install -qq --upgrade pip
+	$(BIN)/python -m pip install -qq -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install -qq -c constraints.txt -e ".[dev,browser]"
 	touch $(READY)
 
 # Flower is large: only the slow tests and its benchmarks have it.
 $(READY_SLOW): $(READY)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,flower]"
+	$(BIN)/python -m pip install -qq -c constraints.txt -e ".[dev,flower]"
 	touch $(READY_SLOW)
