@@ -123,6 +123,11 @@ def test_a_part_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     words = ["reproduce", "feddm-real", "--row", "REAL", "--json"]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert [o["row"] for o in json.loads(done.stdout.splitlines()[-1])] == ["REAL"]
+    # The files of the whole table are left alone.
+    folder = tmp_path / "reproductions/feddm-real/smoke"
+    assert '--scale smoke --row "REAL"' in (folder / "results-part.md").read_text()
+    assert len(json.loads((folder / "results-part.json").read_text())) == 1
+    assert not (folder / "results.md").exists()
     with pytest.raises(RequestError, match="--row Real: not there; did you mean 'REAL'"):
         CliRunner().invoke(
             app, ["reproduce", "feddm-real", "--row", "Real"], catch_exceptions=False

@@ -93,9 +93,12 @@ def reproduce_command(
     except Interrupted:
         raise Interrupted("interrupted; the same command goes on with what is missing") from None
     head, rows = results(known, wanted, outcomes)
-    write_atomically(folder / "results.md", as_document(known, wanted, head, rows).encode())
-    write_atomically(folder / "results.json", msgspec.json.encode(as_records(outcomes)))
-    _print(known.contents.title, head, rows, known.scale(wanted).note, folder)
+    # A part has files of its own: it must not take the place of the whole table's.
+    file = folder / ("results-part.md" if row or column else "results.md")
+    words = [f'--row "{name}"' for name in row or ()] + [f'--column "{n}"' for n in column or ()]
+    write_atomically(file, as_document(known, wanted, head, rows, words).encode())
+    write_atomically(file.with_suffix(".json"), msgspec.json.encode(as_records(outcomes)))
+    _print(known.contents.title, head, rows, known.scale(wanted).note, file)
     if json:
         sys.stdout.write(msgspec.json.encode(as_records(outcomes)).decode() + "\n")
     failed = sum(bool(outcome.failures) for outcome in outcomes)
@@ -103,7 +106,7 @@ def reproduce_command(
         raise RunError(f"{failed} of {len(outcomes)} cells have no full answer: see 'why not'")
 
 
-def _print(title: str, head: list[str], rows: list[list[str]], note: str, folder: Path) -> None:
+def _print(title: str, head: list[str], rows: list[list[str]], note: str, file: Path) -> None:
     console = Console(highlight=False)
     shown = head if any(row[-1] for row in rows) else head[:-1]
     table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
@@ -114,4 +117,4 @@ def _print(title: str, head: list[str], rows: list[list[str]], note: str, folder
     console.print(table)
     if note:
         console.print(note, markup=False)
-    console.print(f"results: {folder / 'results.md'}", markup=False, soft_wrap=True)
+    console.print(f"results: {file}", markup=False, soft_wrap=True)

@@ -1,7 +1,7 @@
 """Running a recipe: what is missing is run, what was begun goes on, what failed says why."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -149,10 +149,16 @@ def results(
     return ["row", "column", "published", "ours", "difference", "why not"], rows
 
 
-def as_document(recipe: Recipe, scale: ScaleName, head: list[str], rows: list[list[str]]) -> str:
-    """The outcome as a Markdown page."""
+def as_document(
+    recipe: Recipe,
+    scale: ScaleName,
+    head: list[str],
+    rows: list[list[str]],
+    words: Sequence[str] = (),
+) -> str:
+    """The outcome as a Markdown page; ``words`` of the command name a part of the table."""
     known, part = recipe.contents, recipe.scale(scale)
-    command = f"fedstill reproduce {recipe.name} --scale {scale}"
+    command = " ".join((f"fedstill reproduce {recipe.name} --scale {scale}", *words))
     notes = " ".join(filter(None, (known.notes, part.note)))
     parts = [
         f"# {known.title}",
