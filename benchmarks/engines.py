@@ -29,7 +29,7 @@ from tests.engine.deployment import Deployment, Tap
 import fedstill
 from fedstill.engine.flower import INSTALL, require_flower
 from fedstill.errors import RequestError
-from fedstill.record import RunFolder
+from fedstill.runs.folder import RunFolder
 
 CLIENTS = 10
 IDLE_SECONDS = 15

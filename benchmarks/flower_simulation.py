@@ -47,9 +47,9 @@ from fedstill.data import Dataset, Partition, Scaling, Split
 from fedstill.engine.flower.supervisor import processes_of
 from fedstill.engine.local import local_engine
 from fedstill.federation import Federation
-from fedstill.observer import Observer
-from fedstill.record import RunFolder
+from fedstill.observe.observer import Observer
 from fedstill.rng import Rng
+from fedstill.runs.folder import RunFolder
 from fedstill.setup import Setup
 from fedstill.types import Params
 

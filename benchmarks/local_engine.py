@@ -20,8 +20,8 @@ from torch import Tensor
 from fedstill.engine.local import InProcess
 from fedstill.federation import Federation
 from fedstill.methods.fedavg import FedAvg
-from fedstill.observer import Observer
-from fedstill.record import RunFolder
+from fedstill.observe.observer import Observer
+from fedstill.runs.folder import RunFolder
 from fedstill.setup import Setup
 from fedstill.types import Params
 

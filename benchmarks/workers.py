@@ -15,8 +15,8 @@ from random_setup import random_setup
 
 from fedstill.engine.local import Engine, InProcess, WorkerProcesses
 from fedstill.federation import Federation
-from fedstill.observer import Observer
-from fedstill.record import RunFolder
+from fedstill.observe.observer import Observer
+from fedstill.runs.folder import RunFolder
 from fedstill.setup import Setup
 
 CLIENTS, RECORDS = 2, 2000

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 import fedstill
 from fedstill.engine.threads import threads
 from fedstill.evaluate import evaluate
-from fedstill.record import RunFolder
 from fedstill.rng import Rng
+from fedstill.runs.folder import RunFolder
 from fedstill.steps.fresh import FreshTraining
 from fedstill.tune.objective import Judge
 from fedstill.tune.space import Candidate

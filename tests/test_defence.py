@@ -16,13 +16,13 @@ from fedstill.defence import DefenceSettings, Verdicts, judge
 from fedstill.errors import RequestError
 from fedstill.methods.feddm import FedDM
 from fedstill.methods.feddualmatch import FedDualMatch
-from fedstill.methods.messages import Weights
 from fedstill.methods.real import Real
-from fedstill.methods.surrogate import Distilled
+from fedstill.methods.shared.messages import Weights
+from fedstill.methods.shared.surrogate import Distilled
 from fedstill.models import MLP, ConvNet, Model
-from fedstill.observer import Observer
-from fedstill.record import RoundMetrics, RunFolder
+from fedstill.observe.observer import Observer
 from fedstill.rng import Rng
+from fedstill.runs.folder import RoundMetrics, RunFolder
 from fedstill.steps.evidence import Directions, Prototypes, Value, by_model, by_pixels
 from fedstill.synthetic import SyntheticSet, load_set
 from fedstill.testing import as_vector, toy_setup

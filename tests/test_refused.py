@@ -12,8 +12,8 @@ from fedstill.engine.local import InProcess, Progress
 from fedstill.errors import RunError
 from fedstill.federation import Federation
 from fedstill.methods.fedavg import FedAvg
-from fedstill.observer import Observer
-from fedstill.record import RunFolder
+from fedstill.observe.observer import Observer
+from fedstill.runs.folder import RunFolder
 from fedstill.setup import Setup
 from fedstill.testing import bits, toy_setup
 

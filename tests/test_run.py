@@ -17,9 +17,9 @@ from fedstill import tree
 from fedstill.errors import Interrupted, RequestError, RunError
 from fedstill.files import write_atomically
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.messages import Update, Weights
-from fedstill.observer import Observer
-from fedstill.record import RoundMetrics, RunFolder
+from fedstill.methods.shared.messages import Update, Weights
+from fedstill.observe.observer import Observer
+from fedstill.runs.folder import RoundMetrics, RunFolder
 from fedstill.types import ClientContext
 
 QUICK: dict[str, Any] = {"rounds": 3, "workers": 1, "clients": 4, "model": "mlp"}
@@ -165,7 +165,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
         write_atomically(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedstill.checkpoint.write_atomically", full)
+        patch.setattr("fedstill.runs.checkpoint.write_atomically", full)
         with pytest.raises(
             RunError, match=r"No space left on device .*make room, then go on with: fedstill"
         ):

@@ -19,9 +19,9 @@ from fedstill.engine.threads import threads
 from fedstill.errors import RequestError
 from fedstill.files import read_safetensors
 from fedstill.models import DEFAULT_MODEL, MODELS, Model
-from fedstill.origin import load_data, refuse_other_data, run_of
-from fedstill.record import RunFolder
 from fedstill.rng import Rng
+from fedstill.runs.find import load_data, refuse_other_data, run_of
+from fedstill.runs.folder import RunFolder
 from fedstill.steps.fresh import FreshTraining, fresh_network
 from fedstill.steps.scores import Scores, score
 from fedstill.synthetic import StoredSet, SyntheticSet, load_set

@@ -12,8 +12,8 @@ from fedstill.engine.client import Answer, Work
 from fedstill.engine.local import Engine
 from fedstill.engine.threads import threads
 from fedstill.errors import BudgetSpent, RunError, WireError
-from fedstill.observer import Observer
-from fedstill.record import RoundMetrics, RunFolder
+from fedstill.observe.observer import Observer
+from fedstill.runs.folder import RoundMetrics, RunFolder
 from fedstill.setup import Setup
 from fedstill.steps.gradient import examine
 from fedstill.synthetic import About

@@ -20,11 +20,11 @@ from fedstill.engine.local import Engine, local_engine
 from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestError, RunError
 from fedstill.federation import Federation
 from fedstill.models import Model
-from fedstill.observer import Observer
+from fedstill.observe.observer import Observer
 from fedstill.privacy.preparing import in_words, prepared, private_defaults
-from fedstill.record import Holdings, RoundMetrics, RunFolder, Summary
 from fedstill.report import write_report
-from fedstill.session import this_session
+from fedstill.runs.folder import Holdings, RoundMetrics, RunFolder, Summary
+from fedstill.runs.provenance import this_session
 from fedstill.setup import Setup, prepare, refuse_too_few_replies
 from fedstill.tables import Table, as_table, merged, nested, read_toml
 from fedstill.types import Params

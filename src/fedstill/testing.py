@@ -25,8 +25,8 @@ from fedstill.data import Split
 from fedstill.engine.client import Answer, Work
 from fedstill.engine.local import InProcess, Progress
 from fedstill.federation import Federation
-from fedstill.observer import Observer
-from fedstill.record import RunFolder
+from fedstill.observe.observer import Observer
+from fedstill.runs.folder import RunFolder
 from fedstill.toys import (
     TOY_PRIVACY,
     as_vector,

@@ -19,9 +19,9 @@ from fedstill.data.vocabulary import find_vocabulary
 from fedstill.engine.local import InProcess
 from fedstill.federation import Federation
 from fedstill.models import GRU, ConvNet, Model
-from fedstill.observer import Observer
+from fedstill.observe.observer import Observer
 from fedstill.privacy.preparing import prepared
-from fedstill.record import RunFolder
+from fedstill.runs.folder import RunFolder
 from fedstill.setup import Setup
 from fedstill.types import Params
 

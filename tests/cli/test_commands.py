@@ -13,10 +13,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedstill.cli import app
-from fedstill.cli.progress import LiveProgress, PlainProgress
+from fedstill.draw.numbers import duration, in_bytes, in_percent, in_time
 from fedstill.errors import RequestError
-from fedstill.record import RoundMetrics, Summary
-from fedstill.words import duration, in_bytes, in_percent, in_time
+from fedstill.observe.progress import LiveProgress, PlainProgress
+from fedstill.runs.folder import RoundMetrics, Summary
 
 RUNNER = CliRunner()
 
@@ -218,7 +218,7 @@ def test_class_names_are_shown_as_they_are() -> None:
     import torch
     from rich.console import Console as Plain
 
-    from fedstill.data import partition_table
+    from fedstill.draw.terminal import partition_table
 
     console = Plain(record=True, width=100)
     console.print(partition_table(torch.ones(2, 3, dtype=torch.int64), ("[red]x", "[/x]", "z")))

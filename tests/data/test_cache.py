@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedstill.data import DataSettings, cache_folder, load
-from fedstill.data import tables as tables_module
+from fedstill.data import parquet as tables_module
 
 from .conftest import Writer, png
 

@@ -30,8 +30,8 @@ from fedstill.federation import Federation
 from fedstill.methods import METHODS
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddm import FedDM
-from fedstill.observer import Observer
-from fedstill.record import RunFolder
+from fedstill.observe.observer import Observer
+from fedstill.runs.folder import RunFolder
 from fedstill.setup import Setup, deal
 from fedstill.testing import bits, toy_data
 from tests.engine.deployment import PATIENCE

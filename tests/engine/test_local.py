@@ -18,8 +18,8 @@ from fedstill.engine.frames import read_frame, write_frame
 from fedstill.engine.local import InProcess, WorkerProcesses, local_engine
 from fedstill.errors import RunError
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.messages import Update, Weights
-from fedstill.record import RunFolder
+from fedstill.methods.shared.messages import Update, Weights
+from fedstill.runs.folder import RunFolder
 from fedstill.testing import toy_setup
 from fedstill.types import ClientContext
 

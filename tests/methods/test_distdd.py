@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 import fedstill
 from fedstill import wire
 from fedstill.data.dataset import Records, Scaling, Split
+from fedstill.draw.sets import show
 from fedstill.errors import WireError
 from fedstill.methods.distdd import ClassGradients, DistDD, Distillation
-from fedstill.methods.messages import Weights
+from fedstill.methods.shared.messages import Weights
 from fedstill.models import ConvNet, Model
-from fedstill.picture import show
 from fedstill.rng import Rng
 from fedstill.synthetic import SERVER, load_set
 from fedstill.testing import as_vector, toy_run

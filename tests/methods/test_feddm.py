@@ -13,8 +13,8 @@ from fedstill import tree
 from fedstill.data.dataset import Records, Scaling, Split
 from fedstill.errors import RunError
 from fedstill.methods.feddm import FedDM, LastSet
-from fedstill.methods.messages import Weights
-from fedstill.methods.surrogate import Distilled, Surrogate
+from fedstill.methods.shared.messages import Weights
+from fedstill.methods.shared.surrogate import Distilled, Surrogate
 from fedstill.models import MLP, ConvNet
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import norm, subtract

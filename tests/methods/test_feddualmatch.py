@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedstill.methods.feddualmatch import Ball, FedDualMatch
-from fedstill.methods.surrogate import Distilled
+from fedstill.methods.shared.surrogate import Distilled
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import norm
 from fedstill.steps.gradient_matching import grad_distance

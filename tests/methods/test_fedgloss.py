@@ -13,7 +13,7 @@ from fedstill import tree, wire
 from fedstill.errors import RunError, WireError
 from fedstill.methods.feddm import LastSet
 from fedstill.methods.fedgloss import FedGloss
-from fedstill.methods.trusted_descent import Approximation, Global, Region
+from fedstill.methods.shared.trusted_descent import Approximation, Global, Region
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import draw_augmentation

@@ -18,7 +18,7 @@ from fedstill.data.dataset import Records, Scaling, Split
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedsynth import FedSynth, SyntheticBatches
-from fedstill.methods.messages import Weights
+from fedstill.methods.shared.messages import Weights
 from fedstill.models import MLP, Model
 from fedstill.rng import Rng
 from fedstill.steps.unroll import Batches

@@ -11,7 +11,7 @@ from fedstill import tree
 from fedstill.methods.feddm import LastSet
 from fedstill.methods.gm import GM
 from fedstill.methods.local_gm import Condensed, GoOn, LocalGM
-from fedstill.methods.surrogate import Distilled
+from fedstill.methods.shared.surrogate import Distilled
 from fedstill.rng import Rng
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.fit import fit

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedstill.models import ConvNet, winograd
+from fedstill.models import ConvNet
+from fedstill.models.kernels import winograd
 from fedstill.rng import Rng
 from fedstill.types import Params
 

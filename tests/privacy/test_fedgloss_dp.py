@@ -12,7 +12,7 @@ import fedstill
 from fedstill.errors import RequestError
 from fedstill.methods.feddm import LastSet
 from fedstill.methods.fedgloss import FedGloss
-from fedstill.methods.trusted_descent import Approximation, Region
+from fedstill.methods.shared.trusted_descent import Approximation, Region
 from fedstill.privacy.accounting import epsilon_of
 from fedstill.rng import Rng
 from fedstill.steps.augment import draw_augmentation

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import fedstill
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.messages import Update, Weights
+from fedstill.methods.shared.messages import Update, Weights
 from fedstill.models import MLP
 from fedstill.privacy.guards import mixes_records
 from fedstill.testing import TOY_PRIVACY, toy_data, toy_setup

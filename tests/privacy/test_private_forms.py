@@ -15,8 +15,8 @@ from fedstill.methods.distdd import DistDD
 from fedstill.methods.dynafed import DynaFed
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedsynth import FedSynth
-from fedstill.methods.messages import Weights
 from fedstill.methods.random_mask import RandomMask, SeededWeights, draw_mask
+from fedstill.methods.shared.messages import Weights
 from fedstill.models import MLP
 from fedstill.privacy.mechanism import COUNT_SHARE
 from fedstill.rng import Rng

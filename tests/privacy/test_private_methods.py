@@ -12,8 +12,8 @@ from fedstill.methods.feddm import FedDM
 from fedstill.methods.feddualmatch import Ball, FedDualMatch
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedsgd import FedSGD
-from fedstill.methods.messages import Weights
 from fedstill.methods.psg import PSG, OwnSet
+from fedstill.methods.shared.messages import Weights
 from fedstill.rng import Rng
 from fedstill.steps.matching import Matching
 from fedstill.types import ClientContext

@@ -13,8 +13,8 @@ from fedstill.cli import app
 from fedstill.engine.local import InProcess
 from fedstill.errors import Interrupted, RequestError
 from fedstill.methods import METHODS
-from fedstill.observer import Observer
-from fedstill.privacy.planning import Plan, choices
+from fedstill.observe.observer import Observer
+from fedstill.privacy.budget import Plan, choices
 from fedstill.testing import TOY_PRIVACY, toy_run
 
 QUICK: dict[str, Any] = {"rounds": 3, "workers": 1, "clients": 3, "model": "mlp"}

@@ -14,7 +14,7 @@ import torch
 
 import fedstill
 from fedstill.errors import RequestError
-from fedstill.observer import Observer
+from fedstill.observe.observer import Observer
 from fedstill.report import sprites, write_report
 from fedstill.report.embed import data_script, document
 from fedstill.report.page import report_page

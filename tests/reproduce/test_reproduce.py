@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from fedstill.cli import app
 from fedstill.errors import Interrupted, RequestError, RunError
-from fedstill.observer import Observer
-from fedstill.record import RoundMetrics
+from fedstill.observe.observer import Observer
 from fedstill.reproduce.recipe import Recipe, load_recipe, recipe_names
 from fedstill.reproduce.running import as_document, measured, reproduce, results
+from fedstill.runs.folder import RoundMetrics
 from tests.reproduce.test_recipes import recipe_of
 
 
@@ -88,7 +88,7 @@ def test_what_is_done_is_not_run_again_and_what_was_stopped_goes_on(
 
 def test_measures(recipe: Recipe, tmp_path: Path) -> None:
     reproduce(recipe, "cpu", 1, tmp_path, {}, Told())
-    from fedstill.record import RunFolder
+    from fedstill.runs.folder import RunFolder
 
     summary = RunFolder(tmp_path / "a--x" / "seed-0").read_summary()
     assert summary.accuracy is not None

@@ -11,8 +11,8 @@ from fedstill import wire
 from fedstill.config import resolve
 from fedstill.data import Records, load
 from fedstill.errors import RequestError, RunError, WireError
-from fedstill.origin import run_of
 from fedstill.rng import Rng
+from fedstill.runs.find import run_of
 from fedstill.steps.gradient import evaluate
 from fedstill.synthetic import load_set
 from fedstill.tune.objective import Judge

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedstill.cli.progress import ProgressConsole
+from fedstill.draw.numbers import in_percent
 from fedstill.evaluate import TRAINING, Evaluated, NetworkScores, evaluate
+from fedstill.observe.progress import ProgressConsole
 from fedstill.steps.fresh import FreshTraining
 from fedstill.steps.scores import Scores
 from fedstill.tables import parse_override
-from fedstill.words import in_percent
 
 _MANY_CLASSES = 20  # more of them are shown by the worst alone
 _WORST = 10

@@ -9,7 +9,9 @@ import typer
 from rich.console import Console
 
 from fedstill.config import resolve
-from fedstill.data import describe, load, partition_picture, partition_table
+from fedstill.data import describe, load
+from fedstill.draw.partitions import partition_picture
+from fedstill.draw.terminal import partition_table
 from fedstill.setup import deal
 from fedstill.tables import merged, nested, parse_override
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
-from fedstill.privacy.planning import Choice, Plan, by_round, choices, figure
+from fedstill.privacy.budget import Choice, Plan, by_round, choices, figure
 
 
 def privacy_command(

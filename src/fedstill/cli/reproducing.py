@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedstill.cli.progress import ProgressConsole, progress_for
+from fedstill.draw.numbers import duration
 from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
 from fedstill.files import write_atomically
-from fedstill.observer import Observer
+from fedstill.observe.observer import Observer
+from fedstill.observe.progress import ProgressConsole, progress_for
 from fedstill.reproduce.recipe import SCALES, ScaleName, load_recipe
 from fedstill.reproduce.running import as_document, as_records, reproduce, results
 from fedstill.tables import merged, nested, parse_override
-from fedstill.words import duration
 
 
 class Cells:

@@ -8,12 +8,12 @@ import msgspec
 import typer
 from rich.console import Console
 
-from fedstill.cli.progress import ProgressConsole, progress_for
-from fedstill.record import RoundMetrics, Summary
+from fedstill.draw.numbers import in_bytes, in_percent, in_time
+from fedstill.observe.progress import ProgressConsole, progress_for
+from fedstill.observe.trackers import Observers, tracker
 from fedstill.run import run
+from fedstill.runs.folder import RoundMetrics, Summary
 from fedstill.tables import parse_override
-from fedstill.tracking import Observers, tracker
-from fedstill.words import in_bytes, in_percent, in_time
 
 
 def run_command(

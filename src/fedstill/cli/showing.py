@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedstill.picture import show
+from fedstill.draw.sets import show
 
 
 def show_command(

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from fedstill.cli.progress import ProgressConsole
+from fedstill.draw.numbers import in_bytes, in_percent, in_time
+from fedstill.observe.progress import ProgressConsole
 from fedstill.tune import OBJECTIVES, Tuned, tune
 from fedstill.tune.search import Told, Watcher
 from fedstill.tune.space import SEARCHES, Candidate
 from fedstill.tune.study import PRUNERS, SAMPLERS
-from fedstill.words import in_bytes, in_percent, in_time
 
 
 def tune_command(

@@ -4,7 +4,7 @@ from fedstill.data.arrays import arrays
 from fedstill.data.cache import cache_folder
 from fedstill.data.corrupt import CorruptSettings, mislabelled
 from fedstill.data.dataset import Dataset, Records, Scaling, Split
-from fedstill.data.own import load_own
+from fedstill.data.node_data import load_own
 from fedstill.data.partition import Partition, partition
 from fedstill.data.partition_spec import (
     Classes,
@@ -16,11 +16,8 @@ from fedstill.data.partition_spec import (
     Quantity,
     parse_partition,
 )
-from fedstill.data.picture import partition_picture
-from fedstill.data.samples import samples_picture
 from fedstill.data.skew import describe
 from fedstill.data.sources import SOURCES, DataSettings, Source, load
-from fedstill.data.terminal import partition_table
 from fedstill.data.vocabulary import CHARACTERS
 
 __all__ = [
@@ -49,7 +46,4 @@ __all__ = [
     "mislabelled",
     "parse_partition",
     "partition",
-    "partition_picture",
-    "partition_table",
-    "samples_picture",
 ]

@@ -10,7 +10,7 @@ from urllib.request import getproxies
 
 import pyarrow as pa
 
-from fedstill.data.tables import Table
+from fedstill.data.parquet import Table
 from fedstill.errors import RequestError
 
 # Some data sets call their held-out part otherwise; the first name that exists is taken.

@@ -205,11 +205,11 @@ def _from_path(
     if train and (test or not reading.needs_test):
 
         def decode() -> Decoded:
-            from fedstill.data import tables  # here: pyarrow is slow to import for a cache hit
+            from fedstill.data import parquet  # here: pyarrow is slow to import for a cache hit
 
             return reading.tables(
-                [tables.parquet_table(file) for file in train],
-                [tables.parquet_table(file) for file in test],
+                [parquet.parquet_table(file) for file in train],
+                [parquet.parquet_table(file) for file in test],
                 str(path),
             )
 

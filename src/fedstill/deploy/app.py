@@ -35,7 +35,7 @@ _SERVER = '''"""What the server runs: the experiment that lies beside this packa
 
 from pathlib import Path
 
-from fedstill.engine.flower.server_app import server_app
+from fedstill.deploy.server_app import server_app
 
 app = server_app(Path(__file__).parent.parent / "experiment.toml")
 '''

@@ -41,7 +41,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.data.dataset import Records
-from fedstill.methods.messages import Weights, weights_schema
+from fedstill.methods.shared.messages import Weights, weights_schema
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.class_gradients import class_gradients, released_class_gradients
 from fedstill.steps.classes import check_images

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.messages import Update, Weights
+from fedstill.methods.shared.messages import Update, Weights
 from fedstill.steps.arithmetic import norm, scaled, subtract
 from fedstill.steps.examples import Example, noise_examples
 from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax

@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from fedstill.methods.messages import Counted, Update, Weights, update_schema, weights_schema
+from fedstill.methods.shared.messages import Counted, Update, Weights, update_schema, weights_schema
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add, subtract
 from fedstill.steps.local_sgd import local_sgd, private_steps

@@ -33,8 +33,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.messages import Weights
-from fedstill.methods.surrogate import Distilled, SurrogateTraining
+from fedstill.methods.shared.messages import Weights
+from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
 from fedstill.steps.augment import Augment
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_for
 from fedstill.steps.distil import PixelOptimiser, PixelSteps, match_distribution

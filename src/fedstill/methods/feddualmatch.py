@@ -39,7 +39,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.surrogate import Distilled, trust_of_images
+from fedstill.methods.shared.surrogate import Distilled, trust_of_images
 from fedstill.steps.arithmetic import norm, scaled, subtract
 from fedstill.steps.augment import Augment
 from fedstill.steps.ball import sample_ball

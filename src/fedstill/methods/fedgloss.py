@@ -41,7 +41,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.methods.feddm import LastSet
-from fedstill.methods.trusted_descent import Approximation, Region, TrustedDescent
+from fedstill.methods.shared.trusted_descent import Approximation, Region, TrustedDescent
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import Augment, draw_augmentation
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_for

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedstill.methods.fedavg import FedAvg, client_weights
-from fedstill.methods.messages import MANY, Update, Weights
+from fedstill.methods.shared.messages import MANY, Update, Weights
 from fedstill.steps.arithmetic import add, scaled, subtract
 from fedstill.steps.local_sgd import steps_of
 from fedstill.types import ClientContext, Reply, ServerContext, Task

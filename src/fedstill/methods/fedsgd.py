@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from fedstill.methods.fedavg import Weighting, client_weights
-from fedstill.methods.messages import Update, Weights, update_schema, weights_schema
+from fedstill.methods.shared.messages import Update, Weights, update_schema, weights_schema
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add
 from fedstill.steps.gradient import full_gradient

@@ -37,9 +37,9 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.errors import RequestError
-from fedstill.methods.compression import examples_a_batch
 from fedstill.methods.fedavg import Weighting, client_weights
-from fedstill.methods.messages import MANY, Weights, weights_schema
+from fedstill.methods.shared.compression import examples_a_batch
+from fedstill.methods.shared.messages import MANY, Weights, weights_schema
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import add, subtract, weighted_sum
 from fedstill.steps.classes import Initial

@@ -28,7 +28,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fedstill.methods.feddm import LastSet
-from fedstill.methods.surrogate import Distilled
+from fedstill.methods.shared.surrogate import Distilled
 from fedstill.steps.augment import Augment
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_of
 from fedstill.steps.condense import Condensation, Training, condense, fresh_weights, train

@@ -25,8 +25,8 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.messages import Weights
-from fedstill.methods.surrogate import Distilled, SurrogateTraining
+from fedstill.methods.shared.messages import Weights
+from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
 from fedstill.steps.classes import labels_for, noise_for
 from fedstill.steps.fit import fit
 from fedstill.steps.gradient import batch_gradient, tracked

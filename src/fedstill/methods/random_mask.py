@@ -26,9 +26,9 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.compression import coordinates
 from fedstill.methods.fedavg import FedAvg, client_weights
-from fedstill.methods.messages import MANY, Weights
+from fedstill.methods.shared.compression import coordinates
+from fedstill.methods.shared.messages import MANY, Weights
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import add, scaled, subtract
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task

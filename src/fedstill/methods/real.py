@@ -8,8 +8,8 @@ measures what distillation adds, and is not meant for anyone's data.
 
 from dataclasses import dataclass
 
-from fedstill.methods.messages import Weights
-from fedstill.methods.surrogate import Distilled, SurrogateTraining
+from fedstill.methods.shared.messages import Weights
+from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
 from fedstill.steps.classes import ByClass, check_images, labels_of, real_images
 from fedstill.types import ClientContext, Task
 

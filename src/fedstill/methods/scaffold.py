@@ -22,7 +22,7 @@ import torch
 from msgspec import Meta
 
 from fedstill.methods.fedavg import Weighting, client_weights
-from fedstill.methods.messages import MANY, Update
+from fedstill.methods.shared.messages import MANY, Update
 from fedstill.steps.arithmetic import add, scaled, subtract, weighted_sum, zeros_like
 from fedstill.steps.local_sgd import local_sgd, steps_of
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task

@@ -12,7 +12,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.errors import RequestError
-from fedstill.models import winograd
+from fedstill.models.kernels import winograd
 from fedstill.models.layers import (
     ACTIVATIONS,
     POOLINGS,

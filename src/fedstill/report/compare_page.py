@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from fedstill.draw.numbers import in_bytes, in_percent
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
 from fedstill.report.comparison import Comparison, Entry
@@ -12,7 +13,6 @@ from fedstill.report.figures import Figure, Series, write_figure
 from fedstill.report.page import LINK, figure, notes_list, section
 from fedstill.report.table import as_csv, as_latex, as_markdown, shown
 from fedstill.version import VERSION
-from fedstill.words import in_bytes, in_percent
 
 SCRIPTS = ("scales.js", "chart.js", "link.js", "compare.js")
 

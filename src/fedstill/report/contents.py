@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from fedstill.record import Holdings, RoundMetrics
 from fedstill.report.source import RunView
 from fedstill.report.sprites import synthetic_pages
+from fedstill.runs.folder import Holdings, RoundMetrics
 
 _MOST_ROWS = 200  # of the picture of who holds what: more clients are averaged in bunches
 _MOST_CLIENTS = 200  # of the grid of who answered

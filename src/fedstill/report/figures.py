@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from fedstill.data.pen import SCALE, Pen, fitted, text_width
+from fedstill.draw.pen import SCALE, Pen, fitted, text_width
 from fedstill.files import replacing, write_atomically
 from fedstill.report.embed import text as escaped
 

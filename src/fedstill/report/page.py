@@ -7,11 +7,11 @@ smallest form of Plotly has 1.2 MB, and a page may have 3 MB, images included.
 
 import tomli_w
 
+from fedstill.draw.numbers import duration, in_bytes, in_percent
 from fedstill.report.contents import contents
 from fedstill.report.embed import data_script, document, table, text
 from fedstill.report.sentences import NO_PRIVACY, command, epsilon_words, sentence
 from fedstill.report.source import RunView
-from fedstill.words import duration, in_bytes, in_percent
 
 SCRIPTS = ("scales.js", "chart.js", "link.js", "images.js", "report.js")
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from fedstill.errors import RequestError
-from fedstill.record import Holdings, RoundMetrics, Summary
-from fedstill.session import Session
+from fedstill.runs.folder import Holdings, RoundMetrics, Summary
+from fedstill.runs.provenance import Session
 from fedstill.tables import Table, flat
 from fedstill.version import VERSION
 

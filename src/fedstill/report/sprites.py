@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from fedstill.draw.sets import stretched
 from fedstill.errors import RequestError
-from fedstill.picture import stretched
 from fedstill.synthetic import StoredSet, load_set
 
 BUDGET = 1_500_000  # bytes of pixels; base64 adds a third, and a page stays under 3 MB

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedstill.draw.numbers import in_bytes, in_percent
 from fedstill.report.comparison import Comparison, Entry
-from fedstill.words import in_bytes, in_percent
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from fedstill.config import changed_keys, resolve
 from fedstill.errors import FedstillError, Interrupted, RequestError
-from fedstill.observer import Observer
-from fedstill.record import RunFolder, Summary
+from fedstill.observe.observer import Observer
 from fedstill.report.table import as_markdown
 from fedstill.reproduce.recipe import Cell, Measure, Recipe, ScaleName
 from fedstill.run import execute
+from fedstill.runs.folder import RunFolder, Summary
 from fedstill.tables import Table, merged
 
 _FLOAT = 4  # bytes

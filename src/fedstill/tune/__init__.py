@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from fedstill.config import resolve
 from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
 from fedstill.evaluate import model_tables
-from fedstill.origin import run_of
-from fedstill.record import RunFolder
 from fedstill.rng import Rng
+from fedstill.runs.find import run_of
+from fedstill.runs.folder import RunFolder
 from fedstill.synthetic import StoredSet, load_set, set_file
 from fedstill.tables import Table, as_table, read_toml
 from fedstill.tune.objective import Judge, held_out_rows

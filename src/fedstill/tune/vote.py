@@ -25,10 +25,10 @@ from fedstill.config import resolve
 from fedstill.data import Partition, Records, load
 from fedstill.engine.client import ClientRunner, Work
 from fedstill.errors import RequestError, RunError
-from fedstill.methods.messages import MANY
-from fedstill.origin import refuse_other_data
+from fedstill.methods.shared.messages import MANY
 from fedstill.privacy.preparing import prepared
-from fedstill.record import RunFolder
+from fedstill.runs.find import refuse_other_data
+from fedstill.runs.folder import RunFolder
 from fedstill.setup import Setup, corrupted
 from fedstill.steps.gradient import evaluate
 from fedstill.synthetic import StoredSet

@@ -9,7 +9,7 @@ import tomli_w
 
 from fedstill.config import resolve, spelled_out
 from fedstill.files import write_atomically
-from fedstill.record import RunFolder
+from fedstill.runs.folder import RunFolder
 from fedstill.tables import Table, as_table
 from fedstill.tune.space import Candidate
 

@@ -15,7 +15,7 @@ from fedstill.engine.frames import read_frame, write_frame
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.engine.worker import end_with_parent
 from fedstill.errors import RequestError
-from fedstill.origin import run_of
+from fedstill.runs.find import run_of
 from fedstill.synthetic import load_set
 from fedstill.tables import convert
 from fedstill.tune.objective import Judge

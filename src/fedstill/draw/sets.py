@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from fedstill.data.pen import SCALE, Pen, fitted, text_width
+from fedstill.draw.pen import SCALE, Pen, fitted, text_width
 from fedstill.errors import RequestError
 from fedstill.files import replacing
 from fedstill.synthetic import SERVER, StoredSet, load_set

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedstill.record import RoundMetrics, Summary
+from fedstill.runs.folder import RoundMetrics, Summary
 
 
 class Observer:

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedstill.config import spelled_out
 from fedstill.data import Dataset, DataSettings, load
 from fedstill.errors import RequestError
-from fedstill.record import RunFolder
+from fedstill.runs.folder import RunFolder
 from fedstill.synthetic import StoredSet
 from fedstill.tables import convert
 

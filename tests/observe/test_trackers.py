@@ -9,9 +9,9 @@ import pytest
 
 import fedstill
 from fedstill.errors import RequestError
-from fedstill.observer import Observer
-from fedstill.record import RoundMetrics
-from fedstill.tracking import Observers, numbers, tracker
+from fedstill.observe.observer import Observer
+from fedstill.observe.trackers import Observers, numbers, tracker
+from fedstill.runs.folder import RoundMetrics
 
 QUICK: dict[str, Any] = {"rounds": 2, "clients": 2, "model": "mlp", "workers": 1}
 

@@ -29,13 +29,13 @@ import msgspec
 import tomli_w
 
 from fedstill import tree
-from fedstill.checkpoint import Checkpoints
 from fedstill.config import changed_keys
 from fedstill.data import Partition
 from fedstill.defence import Verdict
 from fedstill.errors import RequestError, RunError
 from fedstill.files import append_line, write_atomically
-from fedstill.session import Session
+from fedstill.runs.checkpoint import Checkpoints
+from fedstill.runs.provenance import Session
 from fedstill.synthetic import About, SyntheticSet, save_sets
 from fedstill.tables import Table, read_toml
 from fedstill.types import Params

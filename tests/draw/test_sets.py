@@ -4,8 +4,8 @@ import pytest
 import torch
 from PIL import Image
 
+from fedstill.draw.sets import clipped, draw_round, show, stretched
 from fedstill.errors import RequestError
-from fedstill.picture import clipped, draw_round, show, stretched
 from fedstill.synthetic import About, StoredSet, SyntheticSet, save_sets
 
 
@@ -51,7 +51,7 @@ def test_colour_odd_channels_and_large_images(shape: tuple[int, ...], tmp_path: 
 
 def test_many_clients_stay_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     widths = []
-    monkeypatch.setattr("fedstill.picture._MOST_ACROSS", 8)
+    monkeypatch.setattr("fedstill.draw.sets._MOST_ACROSS", 8)
     for clients in (8, 10):
         with Image.open(draw_round(stored(clients=clients), tmp_path)[0]) as image:
             widths.append(image.width)

@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from fedstill.observer import Observer
-from fedstill.record import RoundMetrics, Summary
-from fedstill.words import in_bytes, in_percent, in_time
+from fedstill.draw.numbers import in_bytes, in_percent, in_time
+from fedstill.observe.observer import Observer
+from fedstill.runs.folder import RoundMetrics, Summary
 
 
 class ProgressConsole(Console):

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from fedstill.data.colours import Colour, is_dark, shade, short_number, strength
 from fedstill.data.skew import Counts, as_counts, describe
+from fedstill.draw.colours import Colour, is_dark, shade, short_number, strength
 
 _MOST_ROWS, _FIRST, _LAST = 40, 20, 5
 _MOST_COLUMNS = 12  # with more classes than this, each is one coloured character

@@ -11,7 +11,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.messages import MANY, Weights, weights_schema
+from fedstill.methods.shared.messages import MANY, Weights, weights_schema
 from fedstill.steps.fit import fit
 from fedstill.synthetic import SyntheticSet, set_specs
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task

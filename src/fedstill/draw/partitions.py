@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from fedstill.data.colours import is_dark, shade, short_number, strength
-from fedstill.data.pen import SCALE, Pen, fitted, text_width
 from fedstill.data.skew import Counts, as_counts, describe
+from fedstill.draw.colours import is_dark, shade, short_number, strength
+from fedstill.draw.pen import SCALE, Pen, fitted, text_width
 from fedstill.files import replacing
 
 _MOST_ROWS = 1000  # with more clients a row is the mean of several

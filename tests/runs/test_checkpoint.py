@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fedstill.checkpoint import Checkpoints
 from fedstill.methods.fedavg import FedAvg
-from fedstill.record import RunFolder
+from fedstill.runs.checkpoint import Checkpoints
+from fedstill.runs.folder import RunFolder
 from fedstill.testing import toy_run
 
 

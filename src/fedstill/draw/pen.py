@@ -4,7 +4,7 @@ import functools
 
 from PIL import Image, ImageDraw, ImageFont
 
-from fedstill.data.colours import Colour
+from fedstill.draw.colours import Colour
 
 SCALE = 2  # pixels a point: sharp on dense screens
 

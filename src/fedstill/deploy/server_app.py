@@ -12,10 +12,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from fedstill.cli.progress import PlainProgress
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.federation import Federation
+from fedstill.observe.progress import PlainProgress
 from fedstill.run import Result, execute
 from fedstill.tables import read_toml
 

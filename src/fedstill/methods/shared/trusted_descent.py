@@ -13,7 +13,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.messages import MANY
+from fedstill.methods.shared.messages import MANY
 from fedstill.steps.arithmetic import add, norm, subtract, weighted_sum
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import Criterion

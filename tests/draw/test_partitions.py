@@ -9,14 +9,11 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from fedstill.data import (
-    DataSettings,
-    load,
-    partition_picture,
-    partition_table,
-    samples_picture,
-)
-from fedstill.data.colours import NOTHING, shade, short_number
+from fedstill.data import DataSettings, load
+from fedstill.draw.colours import NOTHING, shade, short_number
+from fedstill.draw.partitions import partition_picture
+from fedstill.draw.samples import samples_picture
+from fedstill.draw.terminal import partition_table
 from fedstill.errors import RequestError
 from fedstill.testing import toy_text
 

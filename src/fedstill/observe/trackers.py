@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.errors import RequestError, did_you_mean
-from fedstill.observer import Observer
-from fedstill.record import RoundMetrics, RunFolder, Summary
+from fedstill.observe.observer import Observer
+from fedstill.runs.folder import RoundMetrics, RunFolder, Summary
 from fedstill.tables import flat
 
 

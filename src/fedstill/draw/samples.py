@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from fedstill.data.dataset import Dataset
-from fedstill.data.pen import SCALE, Pen, text_width
+from fedstill.draw.pen import SCALE, Pen, text_width
 from fedstill.errors import RequestError
 from fedstill.files import replacing
 

@@ -1,0 +1,1 @@
+"""Ways to compute a layer faster."""

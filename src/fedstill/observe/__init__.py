@@ -1,0 +1,1 @@
+"""Who watches a run: observers, progress on a terminal, trackers."""
