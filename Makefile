@@ -25,10 +25,11 @@ browser: $(READY) ## the pages in headless Chromium; screenshots go to build/scr
 	$(BIN)/python -c "import playwright"
 	$(BIN)/python -m pytest -m browser tests/browser
 
-check: $(READY) ## style and types
+check: $(READY) ## style, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(READY) ## put the code into the house style
 	$(BIN)/ruff check --fix .

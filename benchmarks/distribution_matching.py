@@ -18,9 +18,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Scaling
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.models import ConvNet
+from fedstill.records import Scaling
 from fedstill.rng import Rng
 from fedstill.steps.matching import Matching, class_means, pixel_gradient
 from fedstill.types import Params, Task

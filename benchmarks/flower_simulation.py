@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedstill.config import resolve
+from fedstill.build import BuiltExperiment, build
 from fedstill.data import Dataset, Partition, Scaling, Split
 from fedstill.engine.flower.supervisor import processes_of
 from fedstill.engine.local import local_engine
@@ -50,7 +50,6 @@ from fedstill.federation import Federation
 from fedstill.observe.observer import Observer
 from fedstill.rng import Rng
 from fedstill.runs.folder import RunFolder
-from fedstill.setup import Setup
 from fedstill.types import Params
 
 CLIENTS, RECORDS, TEST, WIDTH = 10, 4000, 1000, 32
@@ -272,7 +271,7 @@ class Measured:
         return self.ends[0] - self.begun - statistics.median(self.rounds)
 
 
-def make_setup(rounds: int, workers: int) -> Setup:
+def make_setup(rounds: int, workers: int) -> BuiltExperiment:
     draw = Rng(0).at("images").numpy()
 
     def split(records: int) -> Split:
@@ -281,16 +280,14 @@ def make_setup(rounds: int, workers: int) -> Setup:
 
     names = tuple(str(i) for i in range(10))
     data = Dataset("random", split(RECORDS), split(TEST), names, Scaling((0.5,), (0.25,)), "")
-    experiment = resolve(
-        {
-            "method": {"name": "fedavg", "batch_size": BATCH, "learning_rate": LEARNING_RATE},
-            "model": {"name": "convnet", "width": WIDTH},
-            "rounds": rounds,
-            "engine": {"workers": workers},
-        }
-    )
+    request = {
+        "method": {"name": "fedavg", "batch_size": BATCH, "learning_rate": LEARNING_RATE},
+        "model": {"name": "convnet", "width": WIDTH},
+        "rounds": rounds,
+        "engine": {"workers": workers},
+    }
     owner = (torch.arange(RECORDS) % CLIENTS).int()
-    return Setup(experiment, data, Partition(owner, CLIENTS))
+    return build(request, dataset=data, partition=Partition(owner, CLIENTS))
 
 
 # --- fedstill ------------------------------------------------------------------------------------
@@ -311,7 +308,7 @@ def fedstill_process(folder: Path, rounds: int, workers: int) -> None:
     clock = _Clock()
     federation = Federation(setup, RunFolder(folder / "run"), clock)
     federation.begin()
-    with local_engine(setup, CLIENTS, folder / "workers") as engine:
+    with local_engine(setup, folder / "workers") as engine:
         for _ in range(rounds):
             federation.step(engine)
     save_weights(folder / "weights.npz", setup.method.params(federation.state))
@@ -392,7 +389,7 @@ def write_app(folder: Path) -> None:
         (package / f"{name}.py").write_text(text)
 
 
-def write_task(folder: Path, setup: Setup) -> None:
+def write_task(folder: Path, setup: BuiltExperiment) -> None:
     """What fedstill would do, as files: data, owners, first weights, the order of the records."""
     data, rounds = setup.dataset, setup.experiment.rounds
     sizes = setup.partition.sizes.tolist()
@@ -425,7 +422,7 @@ def write_task(folder: Path, setup: Setup) -> None:
     (folder / "settings.json").write_text(json.dumps(settings))
 
 
-def first_weights(setup: Setup) -> Params:
+def first_weights(setup: BuiltExperiment) -> Params:
     return setup.task.model.init(setup.rng.at("round", 0, "server").at("init").torch())
 
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as f
 
-from fedstill.data.dataset import Scaling
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.models import ConvNet
+from fedstill.records import Scaling
 from fedstill.rng import Rng
 from fedstill.steps.gradient_matching import (
     FED_GLOSS,

@@ -17,18 +17,18 @@ import torch
 from random_setup import random_setup
 from torch import Tensor
 
+from fedstill.build import BuiltExperiment
 from fedstill.engine.local import InProcess
 from fedstill.federation import Federation
 from fedstill.methods.fedavg import FedAvg
 from fedstill.observe.observer import Observer
 from fedstill.runs.folder import RunFolder
-from fedstill.setup import Setup
 from fedstill.types import Params
 
 CLIENTS, RECORDS, ROUNDS = 10, 2000, 2
 
 
-def make_setup() -> Setup:
+def make_setup() -> BuiltExperiment:
     return random_setup(
         clients=CLIENTS,
         records=RECORDS,
@@ -39,7 +39,7 @@ def make_setup() -> Setup:
     )
 
 
-def with_engine(setup: Setup) -> tuple[Params, float]:
+def with_engine(setup: BuiltExperiment) -> tuple[Params, float]:
     with tempfile.TemporaryDirectory() as folder:
         federation = Federation(setup, RunFolder(Path(folder) / "run"), Observer())
         begun = time.perf_counter()
@@ -50,7 +50,7 @@ def with_engine(setup: Setup) -> tuple[Params, float]:
         return setup.method.params(federation.state), time.perf_counter() - begun
 
 
-def bare(setup: Setup) -> tuple[Params, float]:
+def bare(setup: BuiltExperiment) -> tuple[Params, float]:
     """The obvious program, chunked like ours so that both do the same arithmetic."""
     model, data, method = setup.task.model, setup.dataset, setup.method
     assert isinstance(method, FedAvg)

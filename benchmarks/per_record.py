@@ -14,10 +14,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from fedstill.data.dataset import Scaling
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.models import MLP, ConvNet, Model, ResNet18
 from fedstill.privacy.mechanism import Stacked, clip_factors
+from fedstill.records import Scaling
 from fedstill.rng import Rng
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.per_record import by_vmap, per_record_gradients

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedstill.data import Scaling
 from fedstill.models import ConvNet
 from fedstill.rng import Rng
-from fedstill.steps.unroll import Batches, back, walk
+from fedstill.steps.unroll import Batches, backward, unroll
 from fedstill.types import Params, Task
 
 RATE = 0.01
@@ -46,8 +46,8 @@ def one_large_graph(task: Task, start: Params, batches: Batches) -> Tensor:
 
 def ours(stride: Callable[[int], int]) -> Callable[[Task, Params, Batches], Tensor]:
     def slopes(task: Task, start: Params, batches: Batches) -> Tensor:
-        path = walk(task, start, batches, RATE, stride(len(batches)))
-        return back(task, path, batches, RATE, path.end).x
+        path = unroll(task, start, batches, RATE, stride(len(batches)))
+        return backward(task, path, batches, RATE, path.end).x
 
     return slopes
 

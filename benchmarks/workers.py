@@ -13,11 +13,12 @@ from pathlib import Path
 
 from random_setup import random_setup
 
-from fedstill.engine.local import Engine, InProcess, WorkerProcesses
+from fedstill.build import BuiltExperiment
+from fedstill.engine.base import Engine
+from fedstill.engine.local import InProcess, WorkerPool
 from fedstill.federation import Federation
 from fedstill.observe.observer import Observer
 from fedstill.runs.folder import RunFolder
-from fedstill.setup import Setup
 
 CLIENTS, RECORDS = 2, 2000
 METHOD = {"name": "feddm", "iterations": 4, "real_batch": 64, "server_epochs": 1}
@@ -26,7 +27,7 @@ METHOD = {"name": "feddm", "iterations": 4, "real_batch": 64, "server_epochs": 1
 class Way:
     """One way to compute a round, with everything warm."""
 
-    def __init__(self, setup: Setup, engine: Engine, folder: Path) -> None:
+    def __init__(self, setup: BuiltExperiment, engine: Engine, folder: Path) -> None:
         self.engine = engine
         self.federation = Federation(setup, RunFolder(folder), Observer())
         self.federation.begin()
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     options = parser.parse_args()
 
-    def setup(threads: int) -> Setup:
+    def setup(threads: int) -> BuiltExperiment:
         return random_setup(
             clients=CLIENTS,
             records=RECORDS,
@@ -57,7 +58,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         one, two = setup(1), setup(2)
-        with WorkerProcesses(one, 2, folder / "work") as processes, InProcess(two) as inside:
+        with WorkerPool(one, 2, folder / "work") as processes, InProcess(two) as inside:
             ways = {
                 "two processes of one thread": Way(one, processes, folder / "processes"),
                 "one process of two threads": Way(two, inside, folder / "threads"),

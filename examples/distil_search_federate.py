@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import fedstill
-from fedstill.tables import Table, parse_override
+from fedstill.config.nested import Table, parse_override
 
 # Small networks alone, so that every candidate can be federated in seconds for the comparison.
 SPACE: Table = {

@@ -15,7 +15,7 @@ sees. Everything is kept in FOLDER, and what is there is not computed again.
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ from fedstill.engine.threads import threads
 from fedstill.evaluate import evaluate
 from fedstill.rng import Rng
 from fedstill.runs.folder import RunFolder
-from fedstill.steps.fresh import FreshTraining
+from fedstill.steps.training import Training
 from fedstill.tune.objective import Judge
 from fedstill.tune.space import Candidate
-from fedstill.tune.training import Training
+from fedstill.tune.training import USUAL
 
 Architecture = dict[str, Any]
 
@@ -127,12 +127,14 @@ def _measure(
         models=[name],
         set=settings,
         networks=options.networks,
-        training=FreshTraining(options.epochs, 0.02, batch_size=64),
+        training=Training(0.02, momentum=0.9, batch_size=64, epochs=options.epochs),
         seed=options.seed,
     )
     judge = Judge(fedstill.load_set(distilled), options.seed, repeats=options.networks)
     with threads(1):
-        verdict = judge.judge(Candidate(model, Training(epochs=options.epochs)), lambda *_: True)
+        verdict = judge.judge(
+            Candidate(model, replace(USUAL, epochs=options.epochs)), lambda *_: True
+        )
     assert verdict is not None
     federated = _run(options.out / f"federated-{number:02d}", options, model=model)
     # The mean of the last quarter: under a skewed partition single rounds jump.

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fedstill.data.dataset import Scaling
 from fedstill.models import Model
+from fedstill.records import Scaling
 from fedstill.rng import Rng
 from fedstill.steps.ball import sample_ball
 from fedstill.steps.matching import Matching, class_means, pixel_gradient

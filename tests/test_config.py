@@ -5,8 +5,9 @@ import pytest
 import tomli_w
 
 from fedstill.config import changed_keys, resolve
+from fedstill.config.nested import flat, merged, nested, parse_override, read_toml
+from fedstill.config.registry import build_model
 from fedstill.errors import RequestError
-from fedstill.tables import flat, merged, nested, parse_override, read_toml
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -93,7 +94,7 @@ def test_the_resolved_table_is_complete_and_resolves_to_itself(tmp_path: Path) -
 )
 def test_wrong_requests_are_refused_by_name(request_: dict[str, Any], words: str) -> None:
     with pytest.raises(RequestError) as caught:
-        resolve(request_).build_model((1, 8, 8), 10)
+        build_model(resolve(request_).model, (1, 8, 8), 10)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -12,7 +12,8 @@ import torch
 
 import fedstill
 from fedstill.data import DataSettings, load
-from fedstill.defence import DefenceSettings, Verdicts, judge
+from fedstill.defence.evidence import Directions, Prototypes, Value, by_model, by_pixels
+from fedstill.defence.judge import DefenceSettings, Verdicts, judge
 from fedstill.errors import RequestError
 from fedstill.methods.feddm import FedDM
 from fedstill.methods.feddualmatch import FedDualMatch
@@ -21,11 +22,12 @@ from fedstill.methods.shared.messages import Weights
 from fedstill.methods.shared.surrogate import Distilled
 from fedstill.models import MLP, ConvNet, Model
 from fedstill.observe.observer import Observer
+from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
-from fedstill.runs.folder import RoundMetrics, RunFolder
-from fedstill.steps.evidence import Directions, Prototypes, Value, by_model, by_pixels
-from fedstill.synthetic import SyntheticSet, load_set
-from fedstill.testing import as_vector, toy_setup
+from fedstill.runs.folder import RunFolder
+from fedstill.runs.metrics import RoundMetrics
+from fedstill.runs.sets import load_set
+from fedstill.testing import as_vector, toy_experiment
 from fedstill.types import ClientContext, Reply, ServerContext, Task
 
 DATA = load(DataSettings())
@@ -190,7 +192,7 @@ def test_directions_are_the_obvious_cosines() -> None:
     others = unit(1) + unit(2)
     found = directions.of(0, {0, 1, 2})["direction"]
     assert found.value == pytest.approx(float(unit(0) @ others / others.norm()), abs=1e-4)
-    assert found.witnesses == 2
+    assert found.references == 2
     assert directions.of(0, {0, 2})["direction"].value == pytest.approx(
         float(unit(0) @ unit(2)), abs=1e-4
     )
@@ -210,7 +212,7 @@ def test_values_by_hand() -> None:
     evidence = by_model(problem, params, own, {1: [5, 6, 7], 2: [5]})
     expected = (3 * losses[own.labels == 1].mean() + losses[own.labels == 2].mean()) / 4
     assert evidence["loss"].value == pytest.approx(float(expected), rel=1e-5)
-    assert evidence["loss"].witnesses == 3
+    assert evidence["loss"].references == 3
     assert by_model(problem, params, own, {1: [], 2: []}) == {}
 
 
@@ -331,7 +333,7 @@ def test_feddualmatch_listens_to_trust() -> None:
     method = FedDualMatch(
         images_per_class=2, gradient_rounds=1, gradient_steps=1, server_iterations=5
     )
-    setup = toy_setup(method)
+    setup = toy_experiment(method)
     ctx = ServerContext(setup.task, 1, Rng(0))
     state = method.init(ctx)
     full, half, none = (

@@ -8,15 +8,16 @@ import torch
 from typer.testing import CliRunner
 
 import fedstill
-from fedstill import tree
 from fedstill.cli import app
 from fedstill.errors import RequestError
 from fedstill.evaluate import Evaluated
-from fedstill.steps.fresh import FreshTraining
-from fedstill.synthetic import SyntheticSet, load_set, save_sets
+from fedstill.records import SyntheticSet
+from fedstill.runs.sets import load_set, save_sets
+from fedstill.steps.training import Training
+from fedstill.wire import tree
 from tests.distilled import distilled_run
 
-QUICK = FreshTraining(epochs=4, learning_rate=0.1, batch_size=16)
+QUICK = Training(0.1, momentum=0.9, batch_size=16, epochs=4)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_a_run_s_model_has_the_accuracy_that_its_summary_says(run: Path) -> None
     assert evaluated.model.size == summary["model_size"]
 
 
-def test_a_set_is_scored_by_fresh_networks_of_several_kinds(run: Path) -> None:
+def test_a_set_is_scored_by_new_networks_of_several_kinds(run: Path) -> None:
     def scored() -> Evaluated:
         return fedstill.evaluate(
             set_of(run),
@@ -49,7 +50,7 @@ def test_a_set_is_scored_by_fresh_networks_of_several_kinds(run: Path) -> None:
         )
 
     first, again = scored(), scored()
-    assert first == again  # same seed, same numbers
+    assert first.summary == again.summary  # same seed, same numbers
     assert first.model is None
     convnet, mlp = first.set
     assert convnet.model["width"] == 4
@@ -83,8 +84,8 @@ def test_a_set_of_other_data_is_refused(run: Path, tmp_path: Path) -> None:
         ({"shape": (1, 4, 4)}, SyntheticSet(stored.images[:, :, :4, :4], stored.labels), "1x4x4"),
     ]
     for change, own, message in changes:
-        about = vars(stored.about) | change
-        save_sets(tmp_path / "set", {0: own}, type(stored.about)(**about))
+        about = vars(stored.metadata) | change
+        save_sets(tmp_path / "set", {0: own}, type(stored.metadata)(**about))
         with pytest.raises(RequestError, match=message):
             fedstill.evaluate(tmp_path / "set", data="digits")
 

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from fedstill.cli import app
 from fedstill.data import DataSettings, load
 from fedstill.errors import RequestError
-from fedstill.export import FORMS, export_set
-from fedstill.synthetic import About, StoredSet, SyntheticSet, load_set, save_sets
+from fedstill.evaluate.export import FORMS, export_set
+from fedstill.records import SyntheticSet
+from fedstill.runs.sets import SetMetadata, StoredSet, load_set, save_sets
 
-ABOUT = About(
+ABOUT = SetMetadata(
     method="feddm",
     round=5,
     data="toy",
@@ -106,7 +107,7 @@ def test_what_cannot_be_done_is_said(stored: StoredSet, tmp_path: Path) -> None:
         torch.zeros(1, 7),
         torch.zeros(1, dtype=torch.int64),
         torch.zeros(1, dtype=torch.int32),
-        About("m", 1, "d", ("a",), (), (), (7,)),
+        SetMetadata("m", 1, "d", ("a",), (), (), (7,)),
     )
     with pytest.raises(RequestError, match="--to npz"):
         export_set(vectors, "folder", tmp_path / "y")

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fedstill.engine.client import Answer, Work
-from fedstill.engine.local import InProcess, Progress
+from fedstill.build import BuiltExperiment
+from fedstill.client import Answer, Work
+from fedstill.engine.base import Progress
+from fedstill.engine.local import InProcess
 from fedstill.errors import RunError
 from fedstill.federation import Federation
 from fedstill.methods.fedavg import FedAvg
 from fedstill.observe.observer import Observer
 from fedstill.runs.folder import RunFolder
-from fedstill.setup import Setup
-from fedstill.testing import bits, toy_setup
+from fedstill.testing import bits, toy_experiment
 
 
 class Tampering(InProcess):
@@ -33,8 +34,8 @@ class Tampering(InProcess):
                 yield answer
 
 
-def with_quorum(quorum: float) -> Setup:
-    setup = toy_setup(FedAvg(), rounds=1)
+def with_quorum(quorum: float) -> BuiltExperiment:
+    setup = toy_experiment(FedAvg(), rounds=1)
     return replace(setup, experiment=replace(setup.experiment, quorum=quorum))
 
 
@@ -71,7 +72,7 @@ class OnlyFirst(InProcess):
         yield from (Answer(work.client, error="away", asked=False) for work in works[1:])
 
 
-def first_message(setup: Setup) -> tuple[bytes, None]:
+def first_message(setup: BuiltExperiment) -> tuple[bytes, None]:
     from fedstill import wire
     from fedstill.types import ServerContext
 

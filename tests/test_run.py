@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 
 import fedstill
-from fedstill import tree
 from fedstill.errors import Interrupted, RequestError, RunError
 from fedstill.files import write_atomically
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.shared.messages import Update, Weights
 from fedstill.observe.observer import Observer
-from fedstill.runs.folder import RoundMetrics, RunFolder
+from fedstill.runs.folder import RunFolder
+from fedstill.runs.metrics import RoundMetrics
 from fedstill.types import ClientContext
+from fedstill.wire import tree
 
 QUICK: dict[str, Any] = {"rounds": 3, "workers": 1, "clients": 4, "model": "mlp"}
 
@@ -111,7 +112,7 @@ def test_default_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_interrupted_and_resumed_is_uninterrupted(tmp_path: Path, method: str) -> None:
     whole = fedstill.run(method, out=tmp_path / "whole", participation=0.5, **QUICK)
-    with pytest.raises(Interrupted, match=r"go on with: fedstill run --resume --out"):
+    with pytest.raises(Interrupted, match=r"resume with: fedstill run --resume --out"):
         fedstill.run(
             method,
             out=tmp_path / "parts",
@@ -151,7 +152,7 @@ def test_a_damaged_checkpoint_costs_a_round_and_no_bit(tmp_path: Path) -> None:
     resumed = fedstill.run(out=tmp_path / "parts", resume=True, observer=Listener())
     assert model_bytes(whole.folder) == model_bytes(resumed.folder)
     assert [m.round for m in resumed.metrics] == [1, 2, 3]
-    assert notes == ["the checkpoint of round 2 is damaged: going on after round 1"]
+    assert notes == ["the checkpoint of round 2 is damaged: resuming after round 1"]
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(
@@ -167,7 +168,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr("fedstill.runs.checkpoint.write_atomically", full)
         with pytest.raises(
-            RunError, match=r"No space left on device .*make room, then go on with: fedstill"
+            RunError, match=r"No space left on device .*make room, then resume with: fedstill"
         ):
             fedstill.run("fedavg", out=tmp_path / "parts", **QUICK)
     assert RunFolder(tmp_path / "parts").read_summary().status == "failed"
@@ -245,7 +246,7 @@ def test_other_workers_are_not_another_experiment(tmp_path: Path) -> None:
 
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
-    with pytest.raises(RequestError, match="holds another run; go on with it with --resume"):
+    with pytest.raises(RequestError, match="holds another run; resume it with --resume"):
         fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
     with pytest.raises(RequestError, match="not an empty folder"):
         fedstill.run("fedavg", out=tmp_path, **QUICK)
@@ -385,7 +386,7 @@ def broken_network(shape: tuple[int, ...], classes: int) -> None:
         ({"method": ".foo:X"}, "method: cannot import '.foo'"),
         ({"method": "no.such.module:Thing"}, "method: cannot import 'no.such.module'"),
         ({"method": "fedstill.methods.fedavg:Nothing"}, "has no 'Nothing'"),
-        ({"method": "fedstill.rng:Rng"}, "is not a method class: it lacks init"),
+        ({"method": "fedstill.rng:Rng"}, "is not a method: derive it from fedstill.types.Method"),
         ({"model": "fedstill.rng:Rng"}, "model: fedstill.rng:Rng returned Rng, not a network"),
         ({"model": "fedstill.version:VERSION"}, "model"),
         ({"clients": 5000}, "5000"),

@@ -7,11 +7,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedstill import tree
 from fedstill.errors import RequestError
-from fedstill.synthetic import About, SyntheticSet, load_set, save_sets
+from fedstill.records import SyntheticSet
+from fedstill.runs.sets import SetMetadata, load_set, save_sets
+from fedstill.wire import tree
 
-ABOUT = About(
+ABOUT = SetMetadata(
     method="feddm",
     round=5,
     data="toy",
@@ -33,7 +34,7 @@ def test_a_set_comes_back_in_one_call(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "round-0005.safetensors"
     save_sets(path, sets(), ABOUT)
     stored = load_set(path)
-    assert stored.about == ABOUT
+    assert stored.metadata == ABOUT
     assert stored.clients.tolist() == [1, 4, 4]
     assert stored.labels.tolist() == [1, 0, 2]
     assert torch.equal(stored.of(4).images, torch.ones(2, 1, 2, 2))

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstill import tree
 from fedstill.types import Params
+from fedstill.wire import tree
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from fedstill.methods import METHODS
 from fedstill.models import MODELS, Model
 from fedstill.rng import Rng
 from fedstill.run import Result, run
-from fedstill.synthetic import load_set
+from fedstill.runs.sets import load_set
 from fedstill.tune import tune
 from fedstill.version import VERSION
 

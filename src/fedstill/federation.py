@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedstill import tree, wire
-from fedstill.defence import Verdict, judge
-from fedstill.engine.client import Answer, Work
-from fedstill.engine.local import Engine
+from fedstill import wire
+from fedstill.build import BuiltExperiment
+from fedstill.defence.judge import Verdict, judge
+from fedstill.engine.base import Answer, Engine, Work
 from fedstill.engine.threads import threads
 from fedstill.errors import BudgetSpent, RunError, WireError
 from fedstill.observe.observer import Observer
-from fedstill.runs.folder import RoundMetrics, RunFolder
-from fedstill.setup import Setup
-from fedstill.steps.gradient import examine
-from fedstill.synthetic import About
+from fedstill.runs.folder import RunFolder
+from fedstill.runs.metrics import RoundMetrics
+from fedstill.runs.sets import SetMetadata
+from fedstill.steps.scores import score
 from fedstill.types import Evaluation, Reply, ServerContext
+from fedstill.wire import tree
 
 MOST_DOMAINS = 20  # with more groups of test records than this, accuracy is not given for each
 
@@ -29,7 +30,7 @@ class Federation:
     The clients' states are on disk, in the checkpoint: memory does not grow with their number.
     """
 
-    setup: Setup
+    built: BuiltExperiment
     folder: RunFolder
     observer: Observer
     round: int = 0
@@ -39,42 +40,42 @@ class Federation:
     @property
     def pooled(self) -> bool:
         """A centralised method: there is no network, so nothing on it is counted."""
-        return bool(getattr(self.setup.method, "pooled", False))
+        return self.built.method.pooled
 
     def begin(self) -> None:
         """Start from the newest whole checkpoint, or from the beginning where there is none."""
         found = self.folder.checkpoints.load()
-        initial = self.setup.method.init(self._server_context(0))
+        initial = self.built.method.init(self._server_context(0))
         if found is None:
             # Through the same bytes as a resumed state, so that both start from equal values.
             found = 0, tree.dump(initial)
         self.round, stored = found
         for damaged in self.folder.checkpoints.damaged:
             self.observer.note(
-                f"the checkpoint of round {damaged} is damaged: going on after round {self.round}"
+                f"the checkpoint of round {damaged} is damaged: resuming after round {self.round}"
             )
-        self.state = tree.load(stored, type(initial), self.setup.task.device)
+        self.state = tree.load(stored, type(initial), self.built.task.device)
         self.history = self.folder.read_metrics(up_to=self.round)
         self.folder.rewrite_metrics(self.history)
 
     def step(self, engine: Engine) -> RoundMetrics:
         """One round, recorded and made durable before it counts."""
-        with threads(self.setup.experiment.engine.server_threads):
+        with threads(self.built.experiment.engine.server_threads):
             return self._step(engine)
 
     def _step(self, engine: Engine) -> RoundMetrics:
         begun = time.monotonic()
         number = self.round + 1
-        clients = self.setup.sample(number)
+        clients = self.built.sample(number)
         self._stop_within_budget(clients)
         self.observer.round_started(number, clients)
         context = self._server_context(number)
-        method, task, codecs = self.setup.method, self.setup.task, self.setup.experiment.wire
+        method, task, codecs = self.built.method, self.built.task, self.built.experiment.wire
         message = method.broadcast(context, self.state)
         down = wire.encode(message, method.download(task), codecs.down)
         states = self.folder.checkpoints
         works = [Work(number, client, down, states.client(client)) for client in clients]
-        if getattr(engine, "nodes_keep_ledgers", False):
+        if engine.keeps_ledgers:
             self._count_here_too(number, clients)
         answers = self._collect(engine, works)
         received, failed = self._accept(number, answers, clients)
@@ -83,9 +84,8 @@ class Federation:
         state = method.server(context, self.state, replies)
         measured = self._evaluate(context, state)
         self._keep_synthetic(number, state, received)
-        report = getattr(method, "report", None)  # a method may have numbers of its own
-        numbers = (report(state, replies) if report else {}) | measured.details
-        plan = self.setup.plan
+        numbers = method.report(state, replies) | measured.details
+        plan = self.built.plan
         metrics = RoundMetrics(
             round=number,
             accuracy=measured.accuracy,
@@ -123,15 +123,15 @@ class Federation:
     @property
     def epsilon(self) -> float | None:
         """What the worst client has spent so far, by its ledger: clients' records are disjoint."""
-        plan, folder = self.setup.plan, self.setup.ledgers
+        plan, folder = self.built.plan, self.built.ledgers
         if plan is None or folder is None:
             return None
-        clients = range(self.setup.partition.clients)
+        clients = range(self.built.partition.clients)
         return plan.spent(max(plan.ledger(folder, client).count for client in clients))
 
     def _stop_within_budget(self, clients: Sequence[int]) -> None:
         """A round is not begun unless every client in it can afford the whole of it."""
-        plan, folder = self.setup.plan, self.setup.ledgers
+        plan, folder = self.built.plan, self.built.ledgers
         if plan is None or folder is None:
             return
         for client in clients:
@@ -146,7 +146,7 @@ class Federation:
     def _count_here_too(self, number: int, clients: Sequence[int]) -> None:
         """Count a round that nodes count in ledgers of their own, all of it before it is asked for:
         what the server says was spent is never less."""
-        plan, folder = self.setup.plan, self.setup.ledgers
+        plan, folder = self.built.plan, self.built.ledgers
         if plan is not None and folder is not None:
             for client in clients:
                 ledger = plan.ledger(folder, client)
@@ -154,8 +154,8 @@ class Federation:
                     ledger.open(number, plan.clip)
 
     def _server_context(self, number: int) -> ServerContext:
-        rng = self.setup.rng.at("round", number, "server")
-        return ServerContext(self.setup.task, number, rng, self.observer.server_progress)
+        rng = self.built.rng.at("round", number, "server")
+        return ServerContext(self.built.task, number, rng, self.observer.server_progress)
 
     def _collect(self, engine: Engine, works: Sequence[Work]) -> list[Answer]:
         """All answers, sorted by client: the order of arrival must not change a bit."""
@@ -173,7 +173,7 @@ class Federation:
         self, number: int, answers: Sequence[Answer], clients: Sequence[int]
     ) -> tuple[list[Reply[Any]], dict[int, str]]:
         """The replies that are as declared, and the reasons why the others are not here."""
-        method, task, experiment = self.setup.method, self.setup.task, self.setup.experiment
+        method, task, experiment = self.built.method, self.built.task, self.built.experiment
         schema, codec = method.upload(task), experiment.wire.up
         replies: list[Reply[Any]] = []
         failed: dict[int, str] = {}
@@ -198,7 +198,7 @@ class Federation:
 
     def _judge(self, context: ServerContext, replies: Sequence[Reply[Any]]) -> dict[int, Verdict]:
         """What the defence thinks of the clients' sets, if there is one."""
-        settings, method = self.setup.experiment.defence, self.setup.method
+        settings, method = self.built.experiment.defence, self.built.method
         if settings.mode == "off":
             return {}
         sets = method.synthetic(self.state, replies)
@@ -221,13 +221,13 @@ class Federation:
         return [reply for reply in judged if reply.trust > 0]
 
     def _keep_synthetic(self, number: int, state: Any, replies: Sequence[Reply[Any]]) -> None:
-        """Keep the clients' synthetic sets, if the method makes such."""
-        synthetic = getattr(self.setup.method, "synthetic", None)
-        if synthetic is None:
+        """Keep the synthetic sets of this round, if there are any."""
+        sets = self.built.method.synthetic(state, replies)
+        if not sets:
             return
-        data = self.setup.dataset
-        about = About(
-            method=self.setup.experiment.method["name"],
+        data = self.built.dataset
+        metadata = SetMetadata(
+            method=self.built.experiment.method["name"],
             round=number,
             data=data.name,
             class_names=data.class_names,
@@ -235,24 +235,22 @@ class Federation:
             std=data.scaling.std,
             shape=data.shape,
         )
-        if sets := synthetic(state, replies):
-            self.folder.write_synthetic(sets, about)
+        self.folder.write_synthetic(sets, metadata)
 
     def _evaluate(self, context: ServerContext, state: Any) -> Evaluation:
         """How the model does on the test split, in the rounds that have an evaluation."""
-        experiment, method, test = self.setup.experiment, self.setup.method, self.setup.test
+        experiment, method, test = self.built.experiment, self.built.method, self.built.test
         if context.round % experiment.eval_every and context.round != experiment.rounds:
             return Evaluation(None, None)
-        own = getattr(method, "evaluate", None)  # a method's product may not be its weights
-        if own is not None:
-            evaluation: Evaluation = own(context, state, test)
+        evaluation = method.evaluate(context, state, test)
+        if evaluation is not None:  # its product is not its weights
             return evaluation
-        found = examine(self.setup.task, method.params(state), test)
-        return Evaluation(found.accuracy, found.loss, self._by_domain(found.by_group))
+        scores = score(self.built.task, method.params(state), test)
+        return Evaluation(scores.accuracy, scores.loss, self._by_domain(scores.by_group))
 
     def _by_domain(self, shares: Mapping[int, float]) -> dict[str, float]:
         """Accuracy on the test records of every domain; writers and speakers are too many."""
-        names = self.setup.dataset.group_names
+        names = self.built.dataset.group_names
         if len(names) > MOST_DOMAINS:
             return {}
         return {f"accuracy/{names[group]}": share for group, share in shares.items()}

@@ -59,7 +59,7 @@ class Rng:
 
 
 @contextmanager
-def lent(generator: torch.Generator) -> Iterator[None]:
+def borrowed(generator: torch.Generator) -> Iterator[None]:
     """Code that draws from PyTorch's global generator draws from this one within the block.
 
     The global generator gets its own state back afterwards.

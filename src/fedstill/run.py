@@ -13,20 +13,23 @@ from typing import Any
 
 import torch
 
-from fedstill.config import Experiment, check_types, resolve, spelled_out
-from fedstill.data import Dataset, load
+from fedstill.build import BuiltExperiment, UserObjects, build_resolved, path_of
+from fedstill.config import Experiment, check_types, spelled_out
+from fedstill.config.nested import merged, nested, read_toml
+from fedstill.config.registry import check_method
+from fedstill.config.resolve import resolve_with_method
+from fedstill.data import Dataset
+from fedstill.engine.base import Engine
 from fedstill.engine.flower import require_flower
-from fedstill.engine.local import Engine, local_engine
+from fedstill.engine.local import local_engine
 from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestError, RunError
 from fedstill.federation import Federation
 from fedstill.models import Model
 from fedstill.observe.observer import Observer
-from fedstill.privacy.preparing import in_words, prepared, private_defaults
 from fedstill.report import write_report
-from fedstill.runs.folder import Holdings, RoundMetrics, RunFolder, Summary
+from fedstill.runs.folder import RunFolder
+from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import this_session
-from fedstill.setup import Setup, prepare, refuse_too_few_replies
-from fedstill.tables import Table, as_table, merged, nested, read_toml
 from fedstill.types import Params
 from fedstill.version import VERSION
 
@@ -66,18 +69,18 @@ def run(
     config: str | Path | Mapping[str, Any] | None = None,
     observer: Observer | None = None,
 ) -> Result:
-    """Run one federated experiment; the same words as ``fedstill run``.
+    """Run one federated experiment; the same options as ``fedstill run``.
 
     Beyond names, ``method`` may be a method object, ``data`` a ``Dataset`` (see
     ``fedstill.arrays``) and ``model`` a ``Model`` or an ``nn.Module``. ``set`` takes dotted keys,
-    ``config`` a TOML file or a table; ``set`` wins over the words, and they win over ``config``.
+    ``config`` a TOML file or a table; ``set`` wins over the options, and they win over ``config``.
 
     >>> result = fedstill.run("fedavg", rounds=5, set={"method.local_epochs": 2})
     >>> result.summary.accuracy
     """
     if isinstance(data, os.PathLike):
         data = os.fspath(data)
-    words = {
+    options = {
         "method": method if isinstance(method, str) else None,
         "model": model if isinstance(model, str) else None,
         "data.name": data if isinstance(data, str) else None,
@@ -93,43 +96,21 @@ def run(
         "device": device,
         "seed": seed,
     }
-    own = _own_objects(method, data, model)
+    objects = _user_objects(method, data, model)
     table = read_toml(Path(config)) if isinstance(config, str | Path) else dict(config or {})
     check_types(table)
     request = merged(
         spelled_out(table),
-        own.request,
-        spelled_out(nested({k: v for k, v in words.items() if v is not None})),
+        objects.request,
+        spelled_out(nested({k: v for k, v in options.items() if v is not None})),
         spelled_out(nested(set or {})),
     )
-    return execute(request, own=own, out=out, resume=resume, observer=observer)
+    return execute(request, objects=objects, out=out, resume=resume, observer=observer)
 
 
-@dataclass(frozen=True)
-class OwnObjects:
-    """Objects handed over in Python instead of names; the record keeps the names they go by."""
-
-    method: Any = None
-    data: Dataset | None = None
-    model: Model | None = None
-    model_name: str | None = None
-
-    @property
-    def request(self) -> Table:
-        """What the objects stand for in the configuration."""
-        request: Table = {}
-        if self.method is not None:
-            settings = as_table(self.method)
-            request["method"] = {"name": _path_of(self.method), **settings}
-        if self.data is not None:
-            request["data"] = {"name": self.data.name}
-        if self.model is not None:
-            request["model"] = {"name": self.model_name}
-        return request
-
-
-def _own_objects(method: Any, data: Any, model: Any) -> OwnObjects:
-    name = _path_of(model)
+def _user_objects(method: Any, data: Any, model: Any) -> UserObjects:
+    """What of these is an object and not a name, checked."""
+    name = path_of(model)
     if isinstance(model, torch.nn.Module):
         model = Model.from_module(model)
     if not isinstance(data, str | Dataset | None):
@@ -141,7 +122,9 @@ def _own_objects(method: Any, data: Any, model: Any) -> OwnObjects:
         raise RequestError(f"model: expected a name, a Model or an nn.Module, got {model!r}")
     if inspect.isclass(method):
         raise RequestError(f"method: give an object, {method.__name__}(...), or a name")
-    return OwnObjects(
+    if method is not None and not isinstance(method, str):
+        check_method(type(method), path_of(method))
+    return UserObjects(
         None if isinstance(method, str) else method,
         None if isinstance(data, str) else data,
         None if isinstance(model, str) else model,
@@ -149,67 +132,58 @@ def _own_objects(method: Any, data: Any, model: Any) -> OwnObjects:
     )
 
 
-def _path_of(value: Any) -> str:
-    return f"{type(value).__module__}:{type(value).__qualname__}"
-
-
 def execute(
     request: Mapping[str, Any],
     *,
-    own: OwnObjects | None = None,
+    objects: UserObjects | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
     engine: MakeEngine | None = None,
 ) -> Result:
-    """Run, or go on with, the experiment that a request asks for.
+    """Run, or resume, the experiment that a request asks for.
 
     ``engine`` carries the work if the one that ``engine.name`` names shall not.
     """
-    own = own or OwnObjects()
+    objects = objects or UserObjects()
     folder = RunFolder(Path(out)) if out is not None else None
     if resume:
         folder = _begun(folder)
         request = merged(folder.read_config(), request)
     elif folder is not None:
         folder.refuse_unless_free()
-    experiment = resolve(request, own.method)
+    experiment, method = resolve_with_method(request, objects.method)
     if engine is None:
-        _refuse_unless_possible(experiment, own)
-    dataset = own.data or load(experiment.data)
-    pooled = bool(getattr(own.method or experiment.build_method(), "pooled", False))
-    dataset, partition = prepare(experiment, dataset, pooled=pooled)
-    setup = prepared(Setup(experiment, dataset, partition, own.method, own.model))
-    experiment = setup.experiment
-    refuse_too_few_replies(setup)
-    summary = _first_summary(setup)  # builds the model: a wrong setting shows before any file
-    setup.method.upload(setup.task)  # so does one of the method that does not fit the model
+        _refuse_unless_possible(experiment, objects)
+    built = build_resolved(experiment, method, objects).planned()
+    built.refuse_too_few_replies()
+    summary = _first_summary(built)
+    built.method.upload(built.task)  # a setting that does not fit the model shows before any file
     if folder is None:
-        folder = RunFolder.claim(experiment.method["name"], dataset.name)
+        folder = RunFolder.claim(built.experiment.method["name"], built.dataset.name)
     if resume:
-        folder.reopen(experiment.table, summary)
+        folder.reopen(built.experiment.table, summary)
     else:
-        folder.create(experiment.table, setup.partition)
-    if setup.plan is not None:
-        setup = replace(setup, ledgers=folder.path / "ledger")
+        folder.create(built.experiment.table, built.partition)
     try:
+        built = built.with_ledgers(folder.path / "ledger")
         make_engine = engine or _engine_by_name
-        return _run_in(folder, setup, summary, observer or Observer(), make_engine)
+        return _run_in(folder, built, summary, observer or Observer(), make_engine)
     finally:
         folder.close()
 
 
 def _engine_by_name(federation: Federation) -> Engine:
     """The engine on this machine that the experiment asks for."""
-    setup, scratch = federation.setup, federation.folder.path / ".workers"
-    if setup.experiment.engine.name == "flower":
+    built, scratch = federation.built, federation.folder.path / ".workers"
+    if built.experiment.engine.name == "flower":
         from fedstill.engine.flower.simulation import SimulationEngine
 
-        return SimulationEngine(setup, scratch)
-    return local_engine(setup, setup.clients_a_round, scratch)
+        return SimulationEngine(built, scratch)
+    return local_engine(built, scratch)
 
 
-def _refuse_unless_possible(experiment: Experiment, own: OwnObjects) -> None:
+def _refuse_unless_possible(experiment: Experiment, objects: UserObjects) -> None:
     """What this machine alone cannot run, said before anything is loaded or written."""
     if experiment.partition == "nodes":
         raise RequestError(
@@ -218,7 +192,7 @@ def _refuse_unless_possible(experiment: Experiment, own: OwnObjects) -> None:
         )
     if experiment.engine.name == "flower":
         require_flower(simulation=True)
-        if own.method is not None or own.model is not None:
+        if not objects.portable:
             raise RequestError(
                 "engine.name = 'flower': give the method and the model by name, "
                 "for other processes have to build them"
@@ -235,12 +209,12 @@ def _begun(folder: RunFolder | None) -> RunFolder:
     return folder
 
 
-def _first_summary(setup: Setup) -> Summary:
-    experiment = setup.experiment
+def _first_summary(built: BuiltExperiment) -> Summary:
+    experiment = built.experiment
     return Summary(
         method=experiment.method["name"],
-        data=setup.dataset.name,
-        clients=setup.partition.clients,
+        data=built.dataset.name,
+        clients=built.partition.clients,
         partition=experiment.partition,
         seed=experiment.seed,
         rounds_done=0,
@@ -251,43 +225,55 @@ def _first_summary(setup: Setup) -> Summary:
         down_bytes=0,
         seconds=0.0,
         epsilon=None,
-        delta=setup.plan.delta if setup.plan else None,
+        delta=built.plan.delta if built.plan else None,
         status="running",
         model=experiment.model["name"],
-        model_size=setup.task.model.size,
-        data_sha256=setup.dataset.fingerprint,
-        partition_sha256=setup.partition.digest,
-        experiment_sha256=setup.digest,
+        model_size=built.task.model.size,
+        data_sha256=built.dataset.fingerprint,
+        partition_sha256=built.partition.digest,
+        experiment_sha256=built.digest,
         version=VERSION,
-        accountant=setup.plan.accountant if setup.plan else None,
-        privacy=in_words(setup.plan),
+        accountant=built.plan.accountant if built.plan else None,
+        privacy=built.plan.promise if built.plan else None,
     )
 
 
-def _holdings(setup: Setup) -> Holdings:
-    data = setup.dataset
-    counts = setup.partition.counts(data.train.labels, data.classes)
+def _private_defaults(built: BuiltExperiment) -> str | None:
+    """Which settings of the method are as private runs have them: said aloud, not just done."""
+    defaults = built.method.PRIVATE_DEFAULTS if built.plan else {}
+    settings = built.experiment.method
+    kept = [f"{k} = {v}" for k, v in defaults.items() if settings.get(k) == v]
+    return f"settings of a private run: {', '.join(kept)}" if kept else None
+
+
+def _holdings(built: BuiltExperiment) -> Holdings:
+    data = built.dataset
+    counts = built.partition.counts(data.train.labels, data.classes)
     return Holdings(list(data.class_names), counts.tolist(), len(data.test))
 
 
 def _run_in(
-    folder: RunFolder, setup: Setup, first: Summary, observer: Observer, make_engine: MakeEngine
+    folder: RunFolder,
+    built: BuiltExperiment,
+    first: Summary,
+    observer: Observer,
+    make_engine: MakeEngine,
 ) -> Result:
-    federation = Federation(setup, folder, observer)
+    federation = Federation(built, folder, observer)
 
     def conclude(status: str) -> Summary:
         summary = first.after(federation.history, status)
-        if setup.plan is not None:  # also what was taken for rounds that were never finished
+        if built.plan is not None:  # also what was taken for rounds that were never finished
             summary = replace(summary, epsilon=federation.epsilon)
         folder.write_summary(summary)
         return summary
 
     with _explained(folder, conclude):
-        folder.describe(_holdings(setup), this_session(setup.experiment.device))
+        folder.describe(_holdings(built), this_session(built.experiment.device))
         federation.begin()
-        rounds, status = setup.experiment.rounds, "done"
+        rounds, status = built.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
-        if note := private_defaults(setup):
+        if note := _private_defaults(built):
             observer.note(note)
         if federation.round < rounds:
             with make_engine(federation) as engine:
@@ -298,16 +284,16 @@ def _run_in(
                 except BudgetSpent as end:  # as planned: what there is is kept
                     status = "budget spent"
                     observer.note(str(end))
-        params = setup.method.params(federation.state)
-        folder.write_model(params, {"method": first.method, "model": setup.experiment.model})
+        params = built.method.params(federation.state)
+        folder.write_model(params, {"method": first.method, "model": built.experiment.model})
         summary = conclude(status)
     _leave_report(folder.path, observer)
     observer.finished(folder.path, summary)
-    return Result(folder.path, summary, federation.history, setup.task.model, params)
+    return Result(folder.path, summary, federation.history, built.task.model, params)
 
 
 def _leave_report(folder: Path, observer: Observer) -> None:
-    """The page about the run. It is not the result: what goes wrong with it is only told."""
+    """The page about the run. It is not the result: what goes wrong with it is only noted."""
     try:
         write_report(folder)
     except Exception as error:
@@ -317,7 +303,7 @@ def _leave_report(folder: Path, observer: Observer) -> None:
 @contextmanager
 def _explained(folder: RunFolder, conclude: Callable[[str], Summary]) -> Iterator[None]:
     """Whatever stops a run leaves a summary that says so, and an error that says what to do."""
-    again = f"go on with: fedstill run --resume --out {shlex.quote(str(folder.path))}"
+    again = f"resume with: fedstill run --resume --out {shlex.quote(str(folder.path))}"
 
     def leave(status: str, log: str | None = None) -> None:
         with suppress(OSError):  # the disk may be full

@@ -1,40 +1,43 @@
-"""The vocabulary every part shares: tasks, contexts, replies, and the ``Method`` protocol.
+"""The vocabulary every part shares: tasks, contexts, replies, and ``Method``, the base class.
 
 A method is a small frozen dataclass: its fields are its hyper-parameters and its functions are
 pure. Engines call them in this order, and nothing else:
 
     state  = method.init(server)                      # once
     c[k]   = method.init_client(task)                 # once for every client k
-    repeat a round:
+    repeat per round:
         down          = method.broadcast(server, state)
         up[k], c[k]   = method.client(client_k, down, c[k])     # for every sampled client
         state         = method.server(server, state, replies)   # replies sorted by client
     result = method.params(state)
 
-A method may have more than that; what it lacks is not called (docs/architecture.md, "What a method
-may add"): ``report``, ``synthetic``, ``evaluate``, ``least_replies``, ``pooled``, ``sends_sets``.
-
-A method that also works through the private door has a function ``private_form(rate)`` that
-says how often it opens it (``PrivateForm``), and may have a class variable ``PRIVATE_DEFAULTS``:
-settings of a private run, where the user left them open. Without ``private_form`` a run with
-privacy on is refused.
-
-A runnable toy, federated averaging of a mean, is in ``docs/contributing.md``.
+Everything else that ``Method`` declares has a default; a method overrides what it needs
+(docs/architecture.md, "What a method may add"). A runnable toy is in ``docs/contributing.md``.
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Records, Scaling
+from fedstill.records import Records, Scaling, SyntheticSet
 from fedstill.rng import Rng
 
 if TYPE_CHECKING:
     from fedstill.models.model import Model
-    from fedstill.wire import Schema
+    from fedstill.wire.schema import Schema
 
 Params = dict[str, Tensor]
 
@@ -78,7 +81,7 @@ def silent(step: int, steps: int) -> None:
 
 @dataclass(frozen=True)
 class ServerContext:
-    """Where the server stands: ``round`` counts from 1; ``rng`` is this round's server stream."""
+    """What the server knows in a round: it counts from 1; ``rng`` is its stream of this round."""
 
     task: Task
     round: int
@@ -87,7 +90,7 @@ class ServerContext:
 
 
 class RecordVectors(Protocol):
-    """A vector for each of some records, in whatever form lets these two be computed."""
+    """A vector for each of some records, in whatever form lets these be computed."""
 
     def squared_norms(self) -> Tensor:
         """[records]: over all parts of a vector together."""
@@ -97,9 +100,25 @@ class RecordVectors(Protocol):
         """Sums of the vectors by shares [..., records], which may be several sums at once."""
         ...
 
+    def dense(self) -> Params:
+        """The vectors themselves, as tensors [records, ...]."""
+        ...
 
-# Some records to their vectors: tensors [records, ...], or something cleverer.
-PerRecord = Callable[[Records], Params | RecordVectors]
+
+class PerRecord(Protocol):
+    """Some records to their vectors: tensors [records, ...], or a form that needs less memory."""
+
+    def __call__(self, records: Records, /) -> Params | RecordVectors: ...
+
+
+@runtime_checkable
+class SizedPerRecord(PerRecord, Protocol):
+    """The same, where one record's vector is large: the door then asks for fewer at a time."""
+
+    @property
+    def floats(self) -> int:
+        """Numbers in memory per record."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -171,6 +190,7 @@ class Leak:
     """A setting that would give records away in a private run."""
 
     setting: str  # its name in the method
+    value: object
     why: str
     remedy: str
 
@@ -180,16 +200,27 @@ class PrivateForm:
     """What a method that has a private form says about it.
 
     ``accesses``: how many times a client opens the door in one round, at most. ``leaks``: what is
-    wrong with the method's settings as they are; the run is then refused.
+    wrong with the method's settings as they are; the run is then refused. ``size_leaks``: what is
+    wrong only as long as the clients' numbers of records are not declared public.
     """
 
     accesses: int
     leaks: tuple[Leak, ...] = ()
+    size_leaks: tuple[Leak, ...] = ()
+
+
+@dataclass(frozen=True)
+class RepliesNeeded:
+    """The fewest replies that a server can work with; who needs them, and what else would help."""
+
+    number: int = 1
+    because: str = ""  # the settings that need them; empty: the method itself
+    remedy: str = ""  # beside more clients
 
 
 @dataclass(frozen=True)
 class ClientContext:
-    """Where a client stands. It has its records, or the private door to them: never both."""
+    """What a client knows in a round: its records, or the private door to them, never both."""
 
     task: Task
     round: int
@@ -228,44 +259,105 @@ class Reply(Generic[M_co]):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a round is worth on the test split; ``None`` where it was not measured."""
+    """What a round is worth on the test split; ``None`` where it was not measured.
+
+    Where ``accuracy`` is a mean over several networks, ``details`` say how many (``networks``) and
+    how much they differ (``accuracy_std``).
+    """
 
     accuracy: float | None
     loss: float | None
     details: dict[str, float] = field(default_factory=dict)
 
 
-class Method(Protocol[S, D, C, U]):
-    """A federated method. See the module's docstring for the order of calls."""
+class Method(ABC, Generic[S, D, C, U]):
+    """A federated method, of server state S, message down D, client state C and message up U.
 
+    See the module's docstring for the order of calls. Below the abstract functions stands what a
+    method may add; the defaults add nothing.
+    """
+
+    @abstractmethod
     def init(self, ctx: ServerContext) -> S:
         """The server's state before the first round."""
-        ...
 
+    @abstractmethod
     def init_client(self, task: Task) -> C:
-        """A client's state before its first round (``None`` for a method that keeps none)."""
-        ...
+        """A client's state before its first round (``Stateless`` for a method that keeps none)."""
 
+    @abstractmethod
     def download(self, task: Task) -> "Schema[D]":
         """What the message down looks like, so that it can be checked."""
-        ...
 
+    @abstractmethod
     def upload(self, task: Task) -> "Schema[U]":
         """What the message up looks like, so that it can be checked."""
-        ...
 
+    @abstractmethod
     def broadcast(self, ctx: ServerContext, state: S) -> D:
         """The message that every sampled client gets this round."""
-        ...
 
+    @abstractmethod
     def client(self, ctx: ClientContext, message: D, state: C) -> tuple[U, C]:
         """One client's work in one round: its reply and its next state."""
-        ...
 
+    @abstractmethod
     def server(self, ctx: ServerContext, state: S, replies: Sequence[Reply[U]]) -> S:
         """The server's next state. ``replies`` are sorted by client and not empty."""
-        ...
 
+    @abstractmethod
     def params(self, state: S) -> Params:
         """The model as it stands."""
-        ...
+
+    # Centralised: one client has all records, and nothing travels.
+    pooled: ClassVar[bool] = False
+    # ``synthetic`` gives what each client sent, so that a ``[defence]`` can judge it; the server
+    # multiplies ``Reply.trust`` into the clients' weights.
+    sends_sets: ClassVar[bool] = False
+    # Settings of a private run, where the user left them open.
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    # What to do instead of a ``[defence]``, where the clients send no sets.
+    instead_of_defence: ClassVar[str] = "leave it out"
+
+    def private_form(self, rate: float) -> PrivateForm | None:
+        """How a client uses the private door at sampling rate ``rate``; ``None``: it cannot."""
+        return None
+
+    @property
+    def replies_needed(self) -> RepliesNeeded:
+        """A run whose rounds cannot have these is refused before it starts."""
+        return RepliesNeeded()
+
+    def report(self, state: S, replies: Sequence[Reply[U]]) -> dict[str, float]:
+        """Numbers of its own for the round's ``details``."""
+        return {}
+
+    def synthetic(self, state: S, replies: Sequence[Reply[U]]) -> dict[int, SyntheticSet]:
+        """Sets to keep, by client (``SERVER`` for the server's own); empty: none this round."""
+        return {}
+
+    def evaluate(self, ctx: ServerContext, state: S, test: Records) -> Evaluation | None:
+        """What the round is worth; ``None``: the accuracy of ``params(state)``."""
+        return None
+
+
+class ClientSide(Protocol):
+    """The client's half of a method: all that runs a client's turn."""
+
+    def init_client(self, task: Task) -> Any: ...
+
+    def download(self, task: Task) -> "Schema[Any]": ...
+
+    def upload(self, task: Task) -> "Schema[Any]": ...
+
+    def client(self, ctx: ClientContext, message: Any, state: Any) -> tuple[Any, Any]: ...
+
+
+AnyMethod: TypeAlias = Method[Any, Any, Any, Any]
+
+
+class Stateless(Method[S, D, None, U]):
+    """A method whose clients remember nothing from round to round."""
+
+    def init_client(self, task: Task) -> None:
+        return None

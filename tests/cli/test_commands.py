@@ -16,7 +16,7 @@ from fedstill.cli import app
 from fedstill.draw.numbers import duration, in_bytes, in_percent, in_time
 from fedstill.errors import RequestError
 from fedstill.observe.progress import LiveProgress, PlainProgress
-from fedstill.runs.folder import RoundMetrics, Summary
+from fedstill.runs.metrics import RoundMetrics, Summary
 
 RUNNER = CliRunner()
 
@@ -133,7 +133,7 @@ def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, how: signal.Signals, work
     process.send_signal(how)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "go on with: fedstill run --resume --out run" in errors.splitlines()[-1]
+    assert "resume with: fedstill run --resume --out run" in errors.splitlines()[-1]
     assert "Traceback" not in errors
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "interrupted"

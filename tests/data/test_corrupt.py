@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedstill
-from fedstill.config import resolve
+from fedstill.build import build
 from fedstill.data import DataSettings, Partition, load
 from fedstill.data.corrupt import CorruptSettings, derangement, mislabelled
 from fedstill.errors import RequestError
 from fedstill.rng import Rng
-from fedstill.setup import prepare
 
 LABELS = torch.arange(40) % 4
 OWNER = Partition((torch.arange(40) // 10).int(), 4)
@@ -70,13 +69,13 @@ def test_share_zero_changes_nothing_and_the_input_is_not_written_into() -> None:
 
 def test_the_test_split_is_never_touched() -> None:
     data = load(DataSettings())
-    experiment = resolve({"method": "fedavg", "corrupt": {"share": 1.0}})
-    after, dealt = prepare(experiment, data, pooled=False)
+    built = build({"method": "fedavg", "corrupt": {"share": 1.0}}, dataset=data)
+    after = built.dataset
     assert torch.equal(after.test.labels, data.test.labels)
     assert torch.equal(after.test.inputs, data.test.inputs)
     assert bool((after.train.labels != data.train.labels).all())
-    clean = resolve({"method": "fedavg"})
-    assert dealt.digest == prepare(clean, data, pooled=False)[1].digest  # dealt by right labels
+    clean = build({"method": "fedavg"}, dataset=data)
+    assert built.partition.digest == clean.partition.digest  # partitioned by right labels
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from fedstill.data import (
     parse_partition,
     partition,
 )
-from fedstill.data.deal import round_shares
+from fedstill.data.partition.rules import round_shares
 from fedstill.errors import RequestError
 from fedstill.rng import Rng
 

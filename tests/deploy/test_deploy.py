@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 pytest.importorskip("flwr", reason="needs the extra: pip install 'fedstill[flower]'")
 
 from fedstill.cli import app
+from fedstill.config.nested import read_toml
 from fedstill.deploy import check_app
 from fedstill.deploy.app import Address
 from fedstill.deploy.keys import make_certificates, make_node_key
 from fedstill.engine.flower.environment import QUIET
 from fedstill.errors import RequestError
-from fedstill.tables import read_toml
 
 pytestmark = pytest.mark.slow  # with the others that need Flower
 

@@ -6,13 +6,14 @@ from PIL import Image
 
 from fedstill.draw.sets import clipped, draw_round, show, stretched
 from fedstill.errors import RequestError
-from fedstill.synthetic import About, StoredSet, SyntheticSet, save_sets
+from fedstill.records import SyntheticSet
+from fedstill.runs.sets import SetMetadata, StoredSet, save_sets
 
 
-def about(shape: tuple[int, ...] = (1, 4, 4), classes: int = 3) -> About:
+def about(shape: tuple[int, ...] = (1, 4, 4), classes: int = 3) -> SetMetadata:
     channels = shape[0]
     names = tuple(f"class {i} with a name that is much too long" for i in range(classes))
-    return About("feddm", 2, "toy", names, (0.5,) * channels, (0.25,) * channels, shape)
+    return SetMetadata("feddm", 2, "toy", names, (0.5,) * channels, (0.25,) * channels, shape)
 
 
 def stored(shape: tuple[int, ...] = (1, 4, 4), clients: int = 2) -> StoredSet:
@@ -61,7 +62,7 @@ def test_many_clients_stay_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_soft_labels_are_sorted_by_their_largest_share(tmp_path: Path) -> None:
     hard = stored()
     soft = torch.nn.functional.one_hot(hard.labels, 3).float() * 0.8 + 0.05
-    sheet = StoredSet(hard.images, soft, hard.clients, hard.about)
+    sheet = StoredSet(hard.images, soft, hard.clients, hard.metadata)
     before = [p.read_bytes() for p in draw_round(hard, tmp_path / "hard")]
     assert [p.read_bytes() for p in draw_round(sheet, tmp_path / "soft")] == before
 
@@ -77,7 +78,7 @@ def test_show_draws_every_round_of_a_run(tmp_path: Path) -> None:
     for number in (1, 2):
         path = tmp_path / "synthetic" / f"round-{number:04d}.safetensors"
         description = about()
-        save_sets(path, one, About(**{**vars(description), "round": number}))
+        save_sets(path, one, SetMetadata(**{**vars(description), "round": number}))
     assert len(show(tmp_path)) == 4
     assert (tmp_path / "pictures" / "round-0001.png").exists()
     assert show(tmp_path, tmp_path / "elsewhere")[0].parent.name == "elsewhere"

@@ -15,12 +15,12 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedstill import tree
-from fedstill.engine.client import Answer, ClientRunner
+from fedstill.client import Answer, ClientRunner
 from fedstill.engine.flower.client_app import introduce
 from fedstill.engine.flower.client_app import work as honest
 from fedstill.engine.flower.records import read_answer, read_work, write_answer
 from fedstill.types import Params
+from fedstill.wire import tree
 
 app = ClientApp()
 app.query()(introduce)

@@ -16,8 +16,8 @@ pytest.importorskip("flwr", reason="needs the extra: pip install 'fedstill[flowe
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedstill.client import Answer, Work
 from fedstill.config import resolve
-from fedstill.engine.client import Answer, Work
 from fedstill.engine.flower import grid as grid_module
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.engine.flower.records import (

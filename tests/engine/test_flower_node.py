@@ -16,22 +16,22 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import fedstill
-from fedstill import tree, wire
+from fedstill import wire
+from fedstill.build import BuiltExperiment, build
 from fedstill.cli import app
+from fedstill.client import Work
 from fedstill.config import resolve
 from fedstill.data import DataSettings, load, load_own
-from fedstill.engine.client import Work
 from fedstill.engine.flower import supervisor
 from fedstill.engine.flower.description import Description, describe, read_description
 from fedstill.engine.flower.node import Node, States, node_for
 from fedstill.engine.flower.supervisor import processes_of
 from fedstill.errors import RequestError, RunError, WireError
-from fedstill.privacy.preparing import prepared
-from fedstill.setup import Setup, deal
 from fedstill.types import ServerContext
+from fedstill.wire import tree
 
 
-def make_setup(**settings: Any) -> Setup:
+def make_setup(**settings: Any) -> BuiltExperiment:
     request = {
         "method": "scaffold",
         "model": {"name": "mlp", "width": 8},
@@ -39,17 +39,17 @@ def make_setup(**settings: Any) -> Setup:
         "engine": {"name": "flower"},
         **settings,
     }
-    experiment = resolve(request)
-    dataset = load(experiment.data)
-    return Setup(experiment, dataset, deal(experiment, dataset, pooled=False))
+    return build(request)
 
 
 @pytest.fixture(scope="module")
-def setup() -> Setup:
+def setup() -> BuiltExperiment:
     return make_setup()
 
 
-def first_work(setup: Setup, client: int, state: bytes | None = None, round: int = 1) -> Work:
+def first_work(
+    setup: BuiltExperiment, client: int, state: bytes | None = None, round: int = 1
+) -> Work:
     method, task = setup.method, setup.task
     context = ServerContext(task, round, setup.rng.at("server"))
     message = method.broadcast(context, method.init(context))
@@ -64,7 +64,7 @@ def silent(_step: int, _steps: int) -> None:
 # --- descriptions --------------------------------------------------------------------------------
 
 
-def test_a_description_comes_back_from_its_text(setup: Setup) -> None:
+def test_a_description_comes_back_from_its_text(setup: BuiltExperiment) -> None:
     description = describe(setup)
     assert read_description(description.text) == description
     assert resolve(description.config) == setup.experiment
@@ -79,7 +79,7 @@ def test_a_description_that_is_none_is_refused(text: str) -> None:
 # --- a node's turn -------------------------------------------------------------------------------
 
 
-def test_a_node_answers_as_the_local_engine_does(setup: Setup, tmp_path: Path) -> None:
+def test_a_node_answers_as_the_local_engine_does(setup: BuiltExperiment, tmp_path: Path) -> None:
     node = node_for(describe(setup).text, {"partition-id": 1, "folder": str(tmp_path)})
     local = setup.runner.answer(first_work(setup, 1), silent)
     answer = node.answer(first_work(setup, 1), silent)
@@ -111,7 +111,9 @@ def test_a_node_keeps_the_state_that_the_server_counts_on(tmp_path: Path) -> Non
         states.read(first)
 
 
-def test_a_damaged_or_missing_state_is_an_answer_in_words(setup: Setup, tmp_path: Path) -> None:
+def test_a_damaged_or_missing_state_is_an_answer_in_words(
+    setup: BuiltExperiment, tmp_path: Path
+) -> None:
     node = node_for(describe(setup).text, {"partition-id": 0, "folder": str(tmp_path)})
     answer = node.answer(first_work(setup, 0), silent)
     assert answer.state is not None
@@ -125,12 +127,14 @@ def test_a_damaged_or_missing_state_is_an_answer_in_words(setup: Setup, tmp_path
     assert "damaged" in damaged.error
 
 
-def test_a_node_works_for_its_own_client_only(setup: Setup, tmp_path: Path) -> None:
+def test_a_node_works_for_its_own_client_only(setup: BuiltExperiment, tmp_path: Path) -> None:
     node = Node(2, setup, tmp_path, "experiment")
     assert node.answer(first_work(setup, 1), silent).error == "this node is client 2"
 
 
-def test_garbage_from_the_server_is_an_answer_in_words(setup: Setup, tmp_path: Path) -> None:
+def test_garbage_from_the_server_is_an_answer_in_words(
+    setup: BuiltExperiment, tmp_path: Path
+) -> None:
     answer = Node(0, setup, tmp_path, "experiment").answer(Work(1, 0, b"garbage", None), silent)
     assert answer.error is not None
     assert "not a safetensors message" in answer.error
@@ -151,7 +155,7 @@ def test_garbage_from_the_server_is_an_answer_in_words(setup: Setup, tmp_path: P
     ],
 )
 def test_a_node_that_does_not_fit_says_why(
-    config: dict[str, Any], message: str, setup: Setup
+    config: dict[str, Any], message: str, setup: BuiltExperiment
 ) -> None:
     with pytest.raises(RequestError, match=message):
         node_for(describe(setup).text, config)
@@ -166,7 +170,7 @@ def test_a_node_that_does_not_fit_says_why(
     ],
 )
 def test_a_node_with_other_software_or_data_is_refused(
-    change: dict[str, Any], message: str, setup: Setup
+    change: dict[str, Any], message: str, setup: BuiltExperiment
 ) -> None:
     description = dataclasses.replace(describe(setup), **change)
     with pytest.raises(RequestError, match=message):
@@ -192,18 +196,18 @@ def test_an_experiment_on_nodes_needs_to_know_where_their_records_are() -> None:
 # --- a node's privacy ----------------------------------------------------------------------------
 
 
-def private_setup(**privacy: Any) -> Setup:
-    """FedSGD makes one access a round."""
+def private_setup(**privacy: Any) -> BuiltExperiment:
+    """FedSGD makes one access per round."""
     settings = {"sigma": 1.0, "sampling_rate": 0.1, **privacy}
-    return prepared(make_setup(method="fedsgd", rounds=9, privacy=settings))
+    return make_setup(method="fedsgd", rounds=9, privacy=settings).planned()
 
 
 def test_a_nodes_ledger_is_its_own_and_outlives_experiments(tmp_path: Path) -> None:
     config = {"partition-id": 1, "folder": str(tmp_path)}
     for number, seed in enumerate((0, 1), start=1):  # another seed is another experiment
-        setup = prepared(
-            make_setup(method="fedsgd", seed=seed, privacy={"sigma": 1.0, "sampling_rate": 0.1})
-        )
+        setup = make_setup(
+            method="fedsgd", seed=seed, privacy={"sigma": 1.0, "sampling_rate": 0.1}
+        ).planned()
         answer = node_for(describe(setup).text, config).answer(first_work(setup, 1), silent)
         assert answer.error is None
         ledger = tmp_path / "client-00001" / "ledger" / "client-00001.jsonl"
@@ -242,7 +246,7 @@ def test_what_a_node_with_a_budget_turns_away(
 def test_classes_may_be_known_where_the_node_says_so(tmp_path: Path) -> None:
     setup = private_setup(classes="declared")
     words = {"partition-id": 0, "folder": str(tmp_path), "epsilon": 5.0, "classes": "declared"}
-    assert node_for(describe(setup).text, words).setup.plan is not None
+    assert node_for(describe(setup).text, words).built.plan is not None
 
 
 def test_no_records_without_a_plan() -> None:
@@ -286,7 +290,7 @@ def own_files(folder: Path) -> dict[str, Path]:
 
 
 def test_own_records_in_every_form_are_the_same_records(
-    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: BuiltExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path / "cache"))
     description = describe(make_setup(partition="nodes"))
@@ -298,7 +302,7 @@ def test_own_records_in_every_form_are_the_same_records(
         assert torch.equal(again.inputs, split.inputs)  # from the cache
         config = {"partition-id": 2, "data": str(path), "folder": str(tmp_path / form)}
         node = node_for(description.text, config)
-        assert len(node.setup.runner.records(2)) == 12
+        assert len(node.built.runner.records.of(2, node.built.task)) == 12
         answers[form] = node.answer(first_work(setup, 2), silent)
         assert answers[form].error is None
     assert len({answer.message for answer in answers.values()}) == 1
@@ -359,9 +363,8 @@ def test_records_on_nodes_are_not_for_one_machine() -> None:
         fedstill.run("fedavg", partition="nodes", clients=3)
     with pytest.raises(RequestError, match="number of clients is missing"):
         make_setup(partition="nodes", clients=None)
-    experiment = resolve({"method": "central", "partition": "nodes", "clients": 2})
     with pytest.raises(RequestError, match="centralised"):
-        deal(experiment, load(experiment.data), pooled=True)
+        build({"method": "central", "partition": "nodes", "clients": 2})
 
 
 # --- the supervisor ------------------------------------------------------------------------------
@@ -393,7 +396,7 @@ def test_the_supervisor_ends_everything_that_was_started(tmp_path: Path) -> None
     assert not folder.exists()
 
 
-def test_descriptions_hold_no_records(setup: Setup) -> None:
+def test_descriptions_hold_no_records(setup: BuiltExperiment) -> None:
     """Public facts only: as long as the settings, whatever the size of the data."""
     assert len(describe(setup).text) < 4000
     fields = {field.name for field in dataclasses.fields(Description)}

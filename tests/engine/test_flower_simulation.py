@@ -21,8 +21,8 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra: pip install 'fedstill[flower]'")
 pytest.importorskip("ray", reason="needs the extra: pip install 'fedstill[flower]'")
 
-from fedstill.config import resolve
-from fedstill.data import Partition, load
+from fedstill.build import BuiltExperiment, build
+from fedstill.data import Partition
 from fedstill.engine.flower.simulation import Simulation, SimulationEngine
 from fedstill.engine.flower.supervisor import processes_of
 from fedstill.engine.local import InProcess
@@ -32,7 +32,6 @@ from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddm import FedDM
 from fedstill.observe.observer import Observer
 from fedstill.runs.folder import RunFolder
-from fedstill.setup import Setup, deal
 from fedstill.testing import bits, toy_data
 from tests.engine.deployment import PATIENCE
 from tests.methods.small import SMALL
@@ -50,25 +49,23 @@ def simulation() -> Iterator[Simulation]:
     assert not processes_of(running.folder)
 
 
-def named_setup(method: str, rounds: int = 2, **settings: Any) -> Setup:
+def named_setup(method: str, rounds: int = 2, **settings: Any) -> BuiltExperiment:
     """The toy problem of the conformance suite, by names, so that other processes can build it."""
     data = toy_data()
     owner = (data.train.labels // 2).clamp(max=CLIENTS - 1).int()
-    pooled = getattr(METHODS[method], "pooled", False)
-    experiment = resolve(
-        {
-            "method": {"name": method, **SMALL.get(method, {})},
-            "model": {"name": "convnet", "width": 4},
-            "rounds": rounds,
-            "engine": {"name": "flower", "workers": 1},
-            **settings,
-        }
-    )
+    request = {
+        "method": {"name": method, **SMALL.get(method, {})},
+        "model": {"name": "convnet", "width": 4},
+        "rounds": rounds,
+        "engine": {"name": "flower", "workers": 1},
+        **settings,
+    }
+    pooled = METHODS[method].pooled
     partition = Partition(torch.zeros_like(owner), 1) if pooled else Partition(owner, CLIENTS)
-    return Setup(experiment, data, partition)
+    return build(request, dataset=data, partition=partition)
 
 
-def run_with(setup: Setup, folder: Path, engine: Any) -> Federation:
+def run_with(setup: BuiltExperiment, folder: Path, engine: Any) -> Federation:
     federation = Federation(setup, RunFolder(folder), Observer())
     federation.begin()
     with engine as running:
@@ -97,8 +94,8 @@ def test_a_client_that_raises_costs_its_round_a_reply_and_no_more(
 ) -> None:
     setup = named_setup("feddm", rounds=1, quorum=0.6)
     broken = {"name": "tests.engine.test_flower_simulation:Broken", **SMALL["feddm"]}
-    experiment = resolve({**setup.experiment.table, "method": broken})
-    setup = Setup(experiment, setup.dataset, setup.partition)
+    request = {**setup.experiment.table, "method": broken}
+    setup = build(request, dataset=setup.dataset, partition=setup.partition)
     engine = SimulationEngine(setup, tmp_path / "run" / ".workers", simulation)
     federation = run_with(setup, tmp_path / "run", engine)
     (metrics,) = federation.history
@@ -150,9 +147,9 @@ def test_answers_lost_at_random_cost_little_accuracy_and_no_memory(
     assert memory[-1] < 1.05 * memory[4], memory
 
 
-def digits_setup(method: str) -> Setup:
-    """All the built-in digits, dealt out evenly to three clients, for twenty rounds."""
-    experiment = resolve(
+def digits_setup(method: str) -> BuiltExperiment:
+    """All the built-in digits, partitioned evenly over three clients, for twenty rounds."""
+    return build(
         {
             "method": method,
             "model": {"name": "mlp", "width": 32},
@@ -163,8 +160,6 @@ def digits_setup(method: str) -> Setup:
             "engine": {"name": "flower", "workers": 1},
         }
     )
-    dataset = load(experiment.data)
-    return Setup(experiment, dataset, deal(experiment, dataset, pooled=False))
 
 
 def resident(process: int) -> int:
@@ -214,7 +209,7 @@ def test_the_command_killed_and_resumed_ends_with_the_local_bits(
         timeout=300 * PATIENCE,
     )
     assert resumed.returncode == 0, resumed.stderr.decode()
-    assert "going on after round" in resumed.stderr.decode()
+    assert "resuming after round" in resumed.stderr.decode()
     local = subprocess.run([*COMMAND, "--out", "local"], cwd=tmp_path, capture_output=True)
     assert local.returncode == 0, local.stderr.decode()
     model = (tmp_path / "flower" / "model.safetensors").read_bytes()

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 import fedstill
-from fedstill.engine.frames import read_frame, write_frame
-from fedstill.engine.local import InProcess, WorkerProcesses, local_engine
+from fedstill.engine.local import InProcess, WorkerPool, local_engine
+from fedstill.engine.processes import read_frame, write_frame
 from fedstill.errors import RunError
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.shared.messages import Update, Weights
 from fedstill.runs.folder import RunFolder
-from fedstill.testing import toy_setup
+from fedstill.testing import toy_experiment
 from fedstill.types import ClientContext
 
 
@@ -78,9 +78,9 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
 
 
 def started_workers() -> Iterator[int]:
-    engine = WorkerProcesses(toy_setup(FedAvg()), 2, Path(tempfile.mkdtemp()) / "workers")
+    engine = WorkerPool(toy_experiment(FedAvg()), 2, Path(tempfile.mkdtemp()) / "workers")
     engine.__enter__()
-    return (process.pid for process in engine._processes)
+    return (process._process.pid for process in engine._processes)
 
 
 def _alive(pid: int) -> bool:
@@ -89,8 +89,8 @@ def _alive(pid: int) -> bool:
 
 
 def test_objects_and_small_rounds_stay_in_this_process(tmp_path: Path) -> None:
-    setup = toy_setup(FedAvg())
-    assert isinstance(local_engine(setup, 3, tmp_path), InProcess)  # an object cannot be sent
+    setup = toy_experiment(FedAvg())
+    assert isinstance(local_engine(setup, tmp_path), InProcess)  # an object cannot be sent
     assert not setup.portable
 
 

@@ -8,7 +8,7 @@ from fedstill.methods import METHODS
 from fedstill.testing import CHECKS, PRIVATE_CHECKS
 from tests.methods.small import SMALL, SMALL_PRIVATE
 
-PRIVATE = [name for name, cls in METHODS.items() if getattr(cls, "private_form", None)]
+PRIVATE = [name for name, cls in METHODS.items() if cls().private_form(1.0) is not None]
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
@@ -22,7 +22,7 @@ def test_conforms(name: str, check: Any) -> None:
 def test_conforms_with_privacy_on(name: str, check: Any) -> None:
     cls = METHODS[name]
     settings = {**SMALL.get(name, {}), **SMALL_PRIVATE.get(name, {})}
-    check(cls(**{**getattr(cls, "PRIVATE_DEFAULTS", {}), **settings}))
+    check(cls(**{**cls.PRIVATE_DEFAULTS, **settings}))
 
 
 def test_these_methods_have_a_private_form() -> None:

@@ -11,14 +11,14 @@ from torch.nn.functional import cross_entropy
 
 import fedstill
 from fedstill import wire
-from fedstill.data.dataset import Records, Scaling, Split
 from fedstill.draw.sets import show
 from fedstill.errors import WireError
 from fedstill.methods.distdd import ClassGradients, DistDD, Distillation
 from fedstill.methods.shared.messages import Weights
 from fedstill.models import ConvNet, Model
+from fedstill.records import SERVER, Records, Scaling, Split
 from fedstill.rng import Rng
-from fedstill.synthetic import SERVER, load_set
+from fedstill.runs.sets import load_set
 from fedstill.testing import as_vector, toy_run
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 from tests.methods.small import SMALL
@@ -166,7 +166,7 @@ def test_classes_with_too_few_holders_for_krum_keep_their_images_and_it_is_said(
     assert after.matched == 1
 
 
-def test_theta_is_drawn_anew_and_ends_as_a_fresh_network() -> None:
+def test_theta_is_drawn_anew_and_ends_as_a_train_from_scratch() -> None:
     method = dataclasses.replace(QUICK, restart_every=2, steps_theta=0)
     state = method.init(SERVER_CONTEXT)
     replies = replies_at(state, client(0, 1, 2))
@@ -194,13 +194,13 @@ def test_messages_that_do_not_fit_together_are_refused() -> None:
             wire.decode(wire.encode(forged, schema), schema)
 
 
-def test_a_run_ends_with_a_set_and_the_accuracy_of_fresh_networks(tmp_path: Path) -> None:
+def test_a_run_ends_with_a_set_and_the_accuracy_of_new_networks(tmp_path: Path) -> None:
     method = dataclasses.replace(QUICK, fresh_every=2)
     federation = toy_run(method, tmp_path / "run", rounds=3)
     measured = [m.round for m in federation.history if m.accuracy is not None]
     assert measured == [2, 3]
     details = federation.history[-1].details
-    assert details["fresh_networks"] == 2
+    assert details["networks"] == 2
     accuracy = federation.history[-1].accuracy
     assert accuracy is not None
     assert details["accuracy_min"] <= accuracy <= details["accuracy_max"]
@@ -218,21 +218,21 @@ def test_a_run_ends_with_a_set_and_the_accuracy_of_fresh_networks(tmp_path: Path
 
 def test_an_upload_is_classes_times_weights(tmp_path: Path) -> None:
     federation = toy_run(QUICK, tmp_path / "run", rounds=1)
-    setup = federation.setup
-    pairs = sum(len(setup.runner.records(k).labels.unique()) for k in range(3))
+    setup = federation.built
+    pairs = sum(len(setup.runner.records.of(k, setup.task).labels.unique()) for k in range(3))
     payload = 4 * pairs * setup.task.model.size + 8 * pairs
     assert 0 < federation.history[0].up_bytes - payload < 3 * 3000
 
 
 def test_the_command_line_reports_the_spread(tmp_path: Path, capsys: Any) -> None:
-    from fedstill.cli.running import _print_outcome
+    from fedstill.cli.run import _print_outcome
 
     settings = {f"method.{k}": v for k, v in SMALL["distdd"].items()}
     settings |= {"method.real_batch": 4, "model.width": 4, "method.steps_s": 1}
     result = fedstill.run("distdd", rounds=1, workers=1, out=tmp_path / "run", set=settings)
-    assert result.summary.details["fresh_networks"] == 2
+    assert result.summary.details["networks"] == 2
     _print_outcome(result.folder, result.summary)
-    assert "(2 fresh networks) after 1 rounds" in capsys.readouterr().out
+    assert "(2 networks) after 1 rounds" in capsys.readouterr().out
 
 
 def test_the_set_comes_nearer_round_by_round() -> None:

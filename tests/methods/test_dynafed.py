@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 import fedstill
-from fedstill import tree
 from fedstill.data import Scaling
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.dynafed import DynaFed, Dynamics, LearntSet
 from fedstill.methods.fedavg import FedAvg
 from fedstill.models import MLP
+from fedstill.records import SERVER
 from fedstill.rng import Rng
-from fedstill.synthetic import SERVER, load_set
+from fedstill.runs.sets import load_set
 from fedstill.testing import as_vector, toy_run
 from fedstill.types import Params, ServerContext, Task, cross_entropy
+from fedstill.wire import tree
 
 SMALL = DynaFed(
     trajectory_rounds=2,

@@ -162,7 +162,7 @@ SETTINGS = {"local_epochs": 2, "batch_size": 8, "learning_rate": 0.1}
 
 def final(method: Any, tmp_path: Any, name: str, **options: Any) -> Tensor:
     run = toy_run(method, tmp_path / name, **options)
-    return as_vector(run.setup.method.params(run.state))
+    return as_vector(run.built.method.params(run.state))
 
 
 def test_limits(tmp_path: Any) -> None:

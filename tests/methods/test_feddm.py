@@ -9,18 +9,18 @@ import pytest
 import torch
 
 import fedstill
-from fedstill import tree
-from fedstill.data.dataset import Records, Scaling, Split
 from fedstill.errors import RunError
-from fedstill.methods.feddm import FedDM, LastSet
-from fedstill.methods.shared.messages import Weights
+from fedstill.methods.feddm import FedDM
+from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, Surrogate
 from fedstill.models import MLP, ConvNet
+from fedstill.records import Records, Scaling, Split, SyntheticSet
 from fedstill.rng import Rng
+from fedstill.runs.sets import load_set
 from fedstill.steps.arithmetic import norm, subtract
-from fedstill.synthetic import SyntheticSet, load_set
-from fedstill.testing import as_vector, toy_run, toy_setup
+from fedstill.testing import as_vector, toy_experiment, toy_run
 from fedstill.types import ClientContext, Reply, ServerContext, Task
+from fedstill.wire import tree
 
 SMALL = FedDM(images_per_class=2, iterations=3, server_epochs=3)
 
@@ -198,7 +198,7 @@ def test_records_travel_only_when_they_are_asked_for() -> None:
 
 @pytest.mark.parametrize("radius", [0.0, 0.3])
 def test_the_server_stays_in_the_ball(radius: float) -> None:
-    setup = toy_setup(SMALL)
+    setup = toy_experiment(SMALL)
     ctx = ServerContext(setup.task, 1, Rng(0))
     method = FedDM(radius=radius, server_learning_rate=1.0, server_epochs=20)
     state = method.init(ctx)
@@ -209,7 +209,7 @@ def test_the_server_stays_in_the_ball(radius: float) -> None:
 
 
 def test_memory_keeps_the_last_rounds_and_trains_on_them() -> None:
-    setup = toy_setup(SMALL)
+    setup = toy_experiment(SMALL)
     ctx = ServerContext(setup.task, 1, Rng(0))
     method = dataclasses.replace(SMALL, memory=2, server_batch=1000, server_epochs=1)
     state = method.init(ctx)
@@ -228,10 +228,13 @@ def test_memory_keeps_the_last_rounds_and_trains_on_them() -> None:
 
 def test_a_run_uploads_pairs_times_images_times_pixels(tmp_path: Path) -> None:
     federation = toy_run(SMALL, tmp_path / "run")
-    pairs = sum(len(federation.setup.runner.records(client).labels.unique()) for client in range(3))
+    pairs = sum(
+        len(federation.built.runner.records.of(client, federation.built.task).labels.unique())
+        for client in range(3)
+    )
     stored = load_set(tmp_path / "run" / "synthetic" / "round-0002.safetensors")
     assert stored.images.numel() == pairs * 2 * 64
-    assert stored.about.round == 2
+    assert stored.metadata.round == 2
     floats, labels = 4 * pairs * 2 * 64, 8 * pairs * 2
     headers = federation.history[1].up_bytes - floats - labels
     assert 0 < headers < 3 * 1024

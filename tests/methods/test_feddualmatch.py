@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstill.methods.feddualmatch import Ball, FedDualMatch
+from fedstill.methods.feddualmatch import FedDualMatch
+from fedstill.methods.shared.messages import Region
 from fedstill.methods.shared.surrogate import Distilled
+from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import norm
 from fedstill.steps.gradient_matching import grad_distance
-from fedstill.synthetic import SyntheticSet
-from fedstill.testing import bits, toy_run, toy_setup
+from fedstill.testing import bits, toy_experiment, toy_run
 from fedstill.types import ClientContext, Params, Reply, ServerContext
 
 SMALL = FedDualMatch(
@@ -25,7 +26,7 @@ SMALL = FedDualMatch(
     server_iterations=3,
     server_learning_rate=0.05,
 )
-SETUP = toy_setup(SMALL)
+SETUP = toy_experiment(SMALL)
 SERVER = ServerContext(SETUP.task, 1, Rng(0))
 
 
@@ -140,13 +141,13 @@ def test_every_switch_runs(changes: dict[str, Any], tmp_path: Path) -> None:
     method = dataclasses.replace(SMALL, **changes)
     federation = toy_run(method, tmp_path / "run", rounds=2)
     assert set(federation.history[-1].details) == {"radius", "matching_loss"}
-    assert isinstance(federation.state, Ball)
+    assert isinstance(federation.state, Region)
     if changes:
         assert bits(federation.state) != bits(toy_run(SMALL, tmp_path / "all").state)
 
 
 def test_the_client_starts_from_noise_and_comes_nearer() -> None:
-    ctx = ClientContext(SETUP.task, 1, 0, Rng(0), data=SETUP.runner.records(0))
+    ctx = ClientContext(SETUP.task, 1, 0, Rng(0), data=SETUP.runner.records.of(0, SETUP.task))
     down = SMALL.init(SERVER)
     method = dataclasses.replace(SMALL, layer_wise=False, pixel_learning_rate=0.5)
     first = dataclasses.replace(method, iterations=1).client(ctx, down, None)[0].loss

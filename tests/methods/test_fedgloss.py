@@ -9,19 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstill import tree, wire
+from fedstill import wire
 from fedstill.errors import RunError, WireError
-from fedstill.methods.feddm import LastSet
 from fedstill.methods.fedgloss import FedGloss
-from fedstill.methods.shared.trusted_descent import Approximation, Global, Region
+from fedstill.methods.shared.messages import LastSet, Region
+from fedstill.methods.shared.trusted_descent import Approximation, Global
+from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import draw_augmentation
-from fedstill.steps.gradient import evaluate
 from fedstill.steps.gradient_matching import FED_GLOSS, grad_distance
-from fedstill.synthetic import SyntheticSet
-from fedstill.testing import as_vector, toy_run, toy_setup
+from fedstill.steps.scores import Scores, score
+from fedstill.testing import as_vector, toy_experiment, toy_run
 from fedstill.types import ClientContext, Params, Reply, ServerContext
+from fedstill.wire import tree
 from tests.methods.test_feddm import context, digits
 
 ONE = FedGloss(
@@ -34,7 +35,7 @@ ONE = FedGloss(
 )
 STILL = dataclasses.replace(ONE, pixel_steps=0)
 FIXED = dataclasses.replace(ONE, radius_choice="fixed", fixed_iterations=1)
-SERVER = ServerContext(toy_setup(ONE, rounds=4).task, 1, Rng(0))
+SERVER = ServerContext(toy_experiment(ONE, rounds=4).task, 1, Rng(0))
 
 
 def region(ctx: ClientContext, radius: float = 10.0) -> Region:
@@ -166,7 +167,7 @@ def test_the_radius_is_where_the_real_loss_is_smallest() -> None:
     weights, seen = down.params, []
     for _ in range(12):
         weights = stepped(ctx, weights, reply.synthetic, 0.5)
-        loss = evaluate(ctx.task, weights, ctx.records)[1]
+        loss = score(ctx.task, weights, ctx.records).loss
         seen.append((loss, float(norm(subtract(weights, down.params)))))
     assert reply.radius == pytest.approx(min(seen)[1], rel=1e-3)
     assert 0 < min(seen)[1] < max(distance for _, distance in seen)  # neither end: it turned
@@ -177,11 +178,11 @@ def test_the_radius_is_where_the_real_loss_is_smallest() -> None:
 def test_the_radius_looks_at_some_of_the_records_only(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
 
-    def watched(task: Any, params: Params, records: Any) -> tuple[float, float]:
+    def watched(task: Any, params: Params, records: Any) -> Scores:
         looked.append(len(records))
-        return evaluate(task, params, records)
+        return score(task, params, records)
 
-    monkeypatch.setattr("fedstill.methods.fedgloss.evaluate", watched)
+    monkeypatch.setattr("fedstill.methods.fedgloss.score", watched)
     ctx = digits(0, 0, 0, 2, 2, 1, 1)
     dataclasses.replace(STILL, radius_records=4).client(ctx, region(ctx), None)
     assert looked == [4, 4]

@@ -14,16 +14,16 @@ from torch import Tensor
 
 import fedstill
 from fedstill import wire
-from fedstill.data.dataset import Records, Scaling, Split
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedsynth import FedSynth, SyntheticBatches
 from fedstill.methods.shared.messages import Weights
 from fedstill.models import MLP, Model
+from fedstill.records import Records, Scaling, Split
 from fedstill.rng import Rng
+from fedstill.runs.sets import load_set
 from fedstill.steps.unroll import Batches
-from fedstill.synthetic import load_set
-from fedstill.testing import as_vector, toy_run, toy_setup
+from fedstill.testing import as_vector, toy_experiment, toy_run
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task, cross_entropy
 
 SMALL = FedSynth(batches=2, batch_size=2, iterations=2)
@@ -88,7 +88,7 @@ def test_one_iteration_on_paper() -> None:
 def obvious_step(
     ctx: ClientContext, start: Params, x: Tensor, free: Tensor, rate: float, *, soft: bool
 ) -> tuple[Tensor, Tensor]:
-    """Slopes of the loss over all records, by one graph through all steps."""
+    """Gradients of the loss over all records, by one graph through all steps."""
     x = x.clone().requires_grad_(True)
     free = free.clone().requires_grad_(True) if soft else free
     weights = {k: v.clone().requires_grad_(True) for k, v in start.items()}
@@ -230,7 +230,7 @@ def test_the_size_is_the_largest_that_keeps_the_rate(
     numbers = 64 + (10 if labels == "trainable" else 1)
     largest = task.model.size / (batches * numbers)
     if rate > largest:
-        with pytest.raises(RequestError, match="less than one example a batch"):
+        with pytest.raises(RequestError, match="less than one example per batch"):
             method.upload(task)
         return
     payload = method.upload(task).payload("float32")
@@ -238,7 +238,7 @@ def test_the_size_is_the_largest_that_keeps_the_rate(
     assert 4 * task.model.size / (payload + 4 * batches * numbers) < rate
 
 
-SETUP = toy_setup(SMALL)
+SETUP = toy_experiment(SMALL)
 TASK = SETUP.task
 
 
@@ -258,7 +258,7 @@ def test_a_rate_that_leaves_no_example_names_the_largest(tmp_path: Path) -> None
     with pytest.raises(RequestError) as error:
         fedstill.run("fedsynth", out=out, set={"method.compression": 50, "method.batches": 4})
     assert str(error.value) == (
-        "method.compression: 50 leaves less than one example a batch; at most 42.253 is possible "
+        "method.compression: 50 leaves less than one example per batch; at most 42.253 is possible "
         "with 4 batches of examples of 65 numbers, 169.015 with method.batches=1"
     )
     assert error.value.exit_code == 2

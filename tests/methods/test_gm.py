@@ -7,18 +7,20 @@ from typing import Any
 import pytest
 import torch
 
-from fedstill import tree
-from fedstill.methods.feddm import LastSet
 from fedstill.methods.gm import GM
 from fedstill.methods.local_gm import Condensed, GoOn, LocalGM
+from fedstill.methods.shared.messages import LastSet
 from fedstill.methods.shared.surrogate import Distilled
+from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
+from fedstill.runs.sets import load_set
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.fit import fit
 from fedstill.steps.gradient_matching import grad_distance
-from fedstill.synthetic import SyntheticSet, load_set
-from fedstill.testing import as_vector, bits, toy_run, toy_setup
+from fedstill.steps.training import Training
+from fedstill.testing import as_vector, bits, toy_experiment, toy_run
 from fedstill.types import Reply, ServerContext
+from fedstill.wire import tree
 from tests.methods.test_feddm import digits
 from tests.methods.test_fedgloss import slopes
 
@@ -113,17 +115,17 @@ def test_a_class_with_a_single_record_works() -> None:
 
 def test_gm_is_one_client_that_holds_everything(tmp_path: Path) -> None:
     pooled = toy_run(GM(**dataclasses.asdict(ONE)), tmp_path / "gm", rounds=1)
-    assert pooled.setup.partition.clients == 1
+    assert pooled.built.partition.clients == 1
     assert pooled.history[0].up_bytes == pooled.history[0].down_bytes == 0
     stored = load_set(tmp_path / "gm" / "synthetic" / "round-0001.safetensors")
     assert len(stored.images) == 2 * 10
-    setup = pooled.setup
+    setup = pooled.built
     ctx = dataclasses.replace(
         digits(0),
         task=setup.task,
         client=0,
         rng=setup.rng.at("round", 1, "client", 0),
-        data=setup.runner.records(0),
+        data=setup.runner.records.of(0, setup.task),
     )
     alone, _ = ONE.client(ctx, GoOn(), LastSet())
     assert bits(alone.synthetic) == bits(pooled.state.sets["0"])
@@ -135,7 +137,7 @@ def answer(client: int, value: float) -> Reply[Distilled]:
 
 
 def test_the_server_trains_a_fresh_network_on_every_clients_newest_set() -> None:
-    task = toy_setup(ONE).task
+    task = toy_experiment(ONE).task
     state = ONE.init(ServerContext(task, 0, Rng(0)))
     after = ONE.server(ServerContext(task, 1, Rng(1)), state, [answer(2, 1.0), answer(7, 2.0)])
     ctx = ServerContext(task, 2, Rng(2))
@@ -148,9 +150,6 @@ def test_the_server_trains_a_fresh_network_on_every_clients_newest_set() -> None
         torch.cat([sets[2].images, sets[7].images]),
         torch.tensor([2, 2, 7, 7]),
         ctx.rng.at("fit"),
-        learning_rate=ONE.server_learning_rate,
-        batch_size=256,
-        epochs=3,
-        momentum=0.9,
+        Training(learning_rate=ONE.server_learning_rate, batch_size=256, epochs=3, momentum=0.9),
     )
     assert torch.allclose(as_vector(after.params), as_vector(expected))

@@ -7,15 +7,16 @@ import pytest
 import torch
 
 import fedstill
-from fedstill import tree, wire
+from fedstill import wire
 from fedstill.errors import RequestError
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.random_mask import MaskedUpdate, RandomMask, draw_mask
 from fedstill.rng import Rng
-from fedstill.testing import as_vector, toy_run, toy_setup
+from fedstill.testing import as_vector, toy_experiment, toy_run
 from fedstill.types import ClientContext, Reply, ServerContext
+from fedstill.wire import tree
 
-SETUP = toy_setup(RandomMask())
+SETUP = toy_experiment(RandomMask())
 TASK = SETUP.task
 SIZE = TASK.model.size
 
@@ -37,7 +38,9 @@ def test_a_round_is_the_obvious_loop() -> None:
     down = method.broadcast(server(), state)
     replies, expected = [], as_vector(state.params)
     contexts = [
-        ClientContext(TASK, 1, k, Rng(0).at("client", k), data=SETUP.runner.records(k))
+        ClientContext(
+            TASK, 1, k, Rng(0).at("client", k), data=SETUP.runner.records.of(k, SETUP.task)
+        )
         for k in range(3)
     ]
     total = sum(len(ctx.records) for ctx in contexts)

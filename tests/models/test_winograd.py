@@ -45,7 +45,7 @@ def test_tiles_are_the_convolution(height: int, width: int) -> None:
 @pytest.mark.parametrize("images", [1, 5])
 def test_every_output_is_the_networks(shape: tuple[int, ...], images: int) -> None:
     model = ConvNet(shape, 10, width=WIDE)
-    assert model.quick_inference
+    assert model.fast_inference
     params = some_weights(model)
     x = torch.randn(images, *shape, generator=Rng(1).at("x").torch(), dtype=torch.float64)
     for quick, slow in zip(model.inference(params, x), model.features(params, x), strict=True):
@@ -84,7 +84,7 @@ def test_an_image_without_contrast_gives_no_nan() -> None:
     ],
 )
 def test_other_networks_go_the_plain_way(other: ConvNet) -> None:
-    assert not other.quick_inference
+    assert not other.fast_inference
     params = other.init(Rng(0).at("weights").torch())
     x = torch.randn(2, *other.shape, generator=Rng(1).at("x").torch())
     for quick, slow in zip(other.inference(params, x), other.features(params, x), strict=True):

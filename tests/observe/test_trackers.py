@@ -11,7 +11,7 @@ import fedstill
 from fedstill.errors import RequestError
 from fedstill.observe.observer import Observer
 from fedstill.observe.trackers import Observers, numbers, tracker
-from fedstill.runs.folder import RoundMetrics
+from fedstill.runs.metrics import RoundMetrics
 
 QUICK: dict[str, Any] = {"rounds": 2, "clients": 2, "model": "mlp", "workers": 1}
 
@@ -91,7 +91,9 @@ def test_a_tracker_that_fails_is_left_behind() -> None:
     both.round_started(1, [0])
     both.round_started(2, [0])
     assert [words for words, _ in watcher.of("round_started")] == [(1, [0]), (2, [0])]
-    assert watcher.of("note") == [(("Broken failed and is told no more: no route to host",), {})]
+    assert watcher.of("note") == [
+        (("Broken failed and gets no more metrics: no route to host",), {})
+    ]
 
 
 def test_what_was_not_measured_is_left_out() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Records, Scaling, Split
 from fedstill.models import ConvNet
 from fedstill.privacy.ledger import Ledger
-from fedstill.privacy.mechanism import PrivateRecords
+from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import Replayed
+from fedstill.records import Records, Scaling, Split
 from fedstill.rng import Rng
 from fedstill.types import ClientContext, Task
 
@@ -64,7 +64,8 @@ def door(folder: Path, records: Records, task: Task, **options: Any) -> PrivateR
     }
     ledger = Ledger(folder / "ledger.jsonl", settings["rate"], settings["sigma"])
     randomness = ByRecord(Rng(5), records.index)
-    return PrivateRecords(records, ledger, randomness, **settings)
+    round, chunk = settings.pop("round"), settings.pop("chunk")
+    return PrivateRecords(records, ledger, randomness, DoorTerms(**settings), round, chunk)
 
 
 def private_context(folder: Path, records: Records, task: Task, **options: Any) -> ClientContext:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Records
 from fedstill.privacy.randomness import Replayed
+from fedstill.records import Records
 from fedstill.rng import Rng
 from fedstill.types import Params, Task
 

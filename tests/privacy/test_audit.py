@@ -34,7 +34,7 @@ IMAGES = {"images_per_class": 6, "iterations": 1, "server_epochs": 1}
 def small(name: str) -> Any:
     cls = METHODS[name]
     settings = {**SMALL.get(name, {}), **SMALL_PRIVATE.get(name, {})}
-    return cls(**{**getattr(cls, "PRIVATE_DEFAULTS", {}), **settings})
+    return cls(**{**cls.PRIVATE_DEFAULTS, **settings})
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -52,17 +52,17 @@ class NoiseOff(PrivateRecords):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        self.sigma = 0.0
+        self._terms = dataclasses.replace(self._terms, sigma=0.0)
 
 
 class BatchClipping(PrivateRecords):
     """Broken: the mean of the batch is clipped, and noise added as if that were C / |B|."""
 
     def noisy_sum(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
-        bound, sigma = self.clip, self.sigma
-        self.clip, self.sigma = 1e6, 0.0
+        terms, bound = self._terms, self.clip
+        self._terms = dataclasses.replace(terms, clip=1e6, sigma=0.0)
         total = super().noisy_sum(per_record)
-        self.clip, self.sigma = bound, sigma
+        self._terms = terms
         batch = self.expected_batch
         length = math.sqrt(sum(float(v.square().sum()) for v in total.values())) / batch
         shrink = min(1.0, bound / length) / batch
@@ -114,6 +114,7 @@ def test_real_initialisation_is_caught() -> None:
 
 def test_synthetic_is_not_private() -> None:
     result = membership(FedDM(initial="real", **IMAGES), "feddm", QUICK)  # type: ignore[arg-type]
+    assert result is not None
     assert result.claimed is None
     assert result.finding.bound > 0.5
 

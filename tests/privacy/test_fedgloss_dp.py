@@ -10,15 +10,15 @@ import torch
 
 import fedstill
 from fedstill.errors import RequestError
-from fedstill.methods.feddm import LastSet
 from fedstill.methods.fedgloss import FedGloss
-from fedstill.methods.shared.trusted_descent import Approximation, Region
+from fedstill.methods.shared.messages import LastSet, Region
+from fedstill.methods.shared.trusted_descent import Approximation
 from fedstill.privacy.accounting import epsilon_of
+from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.gradient_matching import FED_GLOSS, grad_distance
-from fedstill.synthetic import SyntheticSet
-from fedstill.testing import TOY_PRIVACY, bits, toy_setup
+from fedstill.testing import TOY_PRIVACY, bits, toy_experiment
 from fedstill.types import ClientContext, Params, PerRecord, Reply, ServerContext, Task
 from tests.privacy.doors import NO_CLIP, door, private_context, some_records, toy_task
 from tests.privacy.sanitised import noisy_mean
@@ -207,7 +207,7 @@ def test_what_would_leak_is_refused(tmp_path: Path, setting: str, value: Any, re
 @pytest.mark.parametrize("choice", ["constant", "fixed"])
 def test_radii_that_no_record_decides(choice: Any) -> None:
     method = dataclasses.replace(ONE, radius_choice=choice)
-    assert toy_setup(method, privacy=TOY_PRIVACY).plan is not None
+    assert toy_experiment(method, privacy=TOY_PRIVACY).plan is not None
 
 
 def test_the_server_goes_as_far_as_the_constant_radius() -> None:
@@ -227,4 +227,6 @@ def test_the_server_goes_as_far_as_the_constant_radius() -> None:
 
 def test_public_sizes_serve_as_weights() -> None:
     method = dataclasses.replace(ONE, weighting="records")
-    assert toy_setup(method, privacy={**TOY_PRIVACY, "public_size": [9, 9, 9]}).plan is not None
+    assert (
+        toy_experiment(method, privacy={**TOY_PRIVACY, "public_size": [9, 9, 9]}).plan is not None
+    )

@@ -15,7 +15,7 @@ from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.shared.messages import Update, Weights
 from fedstill.models import MLP
 from fedstill.privacy.guards import mixes_records
-from fedstill.testing import TOY_PRIVACY, toy_data, toy_setup
+from fedstill.testing import TOY_PRIVACY, toy_data, toy_experiment
 from fedstill.types import ClientContext, Leak, Params, PrivateForm
 from tests.privacy.doors import toy_task
 
@@ -71,7 +71,7 @@ def test_scaling_that_may_come_from_the_records(tmp_path: Path) -> None:
 def test_sizes_of_own_data_must_be_declared() -> None:
     data = dataclasses.replace(toy_data(), name="own")
     with pytest.raises(RequestError, match=r"privacy\.public_size: how many records"):
-        toy_setup(FedAvg(weighting="uniform"), data=data, privacy={"sigma": 1.0})
+        toy_experiment(FedAvg(weighting="uniform"), data=data, privacy={"sigma": 1.0})
 
 
 def test_a_delta_that_would_let_a_record_out(tmp_path: Path) -> None:
@@ -106,7 +106,9 @@ def test_a_network_that_mixes_records() -> None:
     assert not mixes_records(toy_task(MLP((1, 8, 8), 3)))
     assert mixes_records(toy_task(MixingNet((1, 8, 8), 3)))
     with pytest.raises(RequestError, match="depends on the other records"):
-        toy_setup(FedAvg(weighting="uniform"), model=MixingNet((1, 8, 8), 10), privacy=TOY_PRIVACY)
+        toy_experiment(
+            FedAvg(weighting="uniform"), model=MixingNet((1, 8, 8), 10), privacy=TOY_PRIVACY
+        )
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,14 @@ class Adaptive(FedAvg):
     radius: str = "from the data"
 
     def private_form(self, rate: float) -> PrivateForm:
-        return PrivateForm(1, (Leak("radius", "it follows the loss on records", "fix it"),))
+        return PrivateForm(
+            1, (Leak("radius", self.radius, "it follows the loss on records", "fix it"),)
+        )
 
 
 def test_a_leak_that_a_method_declares() -> None:
     with pytest.raises(RequestError, match=r"method\.radius = from the data: it follows"):
-        toy_setup(Adaptive(weighting="uniform"), privacy=TOY_PRIVACY)
+        toy_experiment(Adaptive(weighting="uniform"), privacy=TOY_PRIVACY)
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ class Peeking(FedAvg):
 
 def test_records_are_out_of_reach_and_failures_quote_nothing(tmp_path: Path) -> None:
     """Exact per-client metrics cannot be computed: there is nothing to compute them from."""
-    with pytest.raises(RunError, match=r"PermissionError \(its words stay here\)"):
+    with pytest.raises(RunError, match=r"PermissionError \(its message stays here\)"):
         fedstill.run(Peeking(weighting="uniform"), out=tmp_path / "run", set=ON, **QUICK)
 
 
@@ -146,7 +150,7 @@ def test_a_client_without_records_is_asked_like_any_other() -> None:
         data.train, inputs=data.train.inputs[few], labels=data.train.labels[few]
     )
     only = dataclasses.replace(data, train=train)
-    setup = toy_setup(FedAvg(weighting="uniform"), data=only, privacy=TOY_PRIVACY)
+    setup = toy_experiment(FedAvg(weighting="uniform"), data=only, privacy=TOY_PRIVACY)
     assert setup.partition.sizes.tolist()[1:] == [0, 0]
     assert setup.sample(1) == [0, 1, 2]
     assert torch.equal(torch.tensor(setup.plan.classes[1]), torch.arange(10))  # type: ignore[union-attr]

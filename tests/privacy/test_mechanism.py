@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedstill.data.dataset import Records
 from fedstill.errors import BudgetSpent
 from fedstill.models import MLP, ConvNet, Model
 from fedstill.privacy.ledger import Ledger
-from fedstill.privacy.mechanism import COUNT_SHARE, PrivateRecords
+from fedstill.privacy.mechanism import COUNT_SHARE, DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import OperatingSystem
+from fedstill.records import Records
 from fedstill.rng import Rng
 from fedstill.steps.gradient import full_gradient
 from fedstill.steps.per_record import weight_gradients
@@ -143,9 +143,8 @@ def test_the_noise_is_sigma_times_the_clip_and_fresh_each_time(tmp_path: Path) -
         return {"nothing": torch.zeros(len(part), 20_000)}
 
     ledger = Ledger(tmp_path / "ledger.jsonl", 0.5, 3.0)
-    private = PrivateRecords(
-        records, ledger, OperatingSystem(), 1, 0.5, 3.0, 0.2, 5, torch.arange(3)
-    )
+    terms = DoorTerms(0.5, 3.0, 0.2, 5, torch.arange(3))
+    private = PrivateRecords(records, ledger, OperatingSystem(), terms, 1)
     first, second = (private.noisy_sum(nothing)["nothing"] for _ in range(2))
     for draw in (first, second):
         assert float(draw.std()) == pytest.approx(0.6, rel=0.03)
@@ -182,7 +181,7 @@ def test_a_record_that_is_not_finite_counts_as_nothing(tmp_path: Path) -> None:
 def test_vectors_must_be_one_a_record(tmp_path: Path) -> None:
     task = toy_task()
     private = door(tmp_path, some_records(task, 6), task)
-    with pytest.raises(ValueError, match="one vector a record"):
+    with pytest.raises(ValueError, match="one vector per record"):
         private.noisy_sum(lambda part: {"mean": part.all()[0].mean(0)})
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import fedstill
-from fedstill.data.dataset import Records
 from fedstill.errors import RequestError
 from fedstill.methods import METHODS
 from fedstill.methods.distdd import DistDD
@@ -16,18 +15,20 @@ from fedstill.methods.dynafed import DynaFed
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedsynth import FedSynth
 from fedstill.methods.random_mask import RandomMask, SeededWeights, draw_mask
+from fedstill.methods.shared.local_training import LocalSteps
 from fedstill.methods.shared.messages import Weights
 from fedstill.models import MLP
 from fedstill.privacy.mechanism import COUNT_SHARE
+from fedstill.records import Records
 from fedstill.rng import Rng
 from fedstill.steps.class_gradients import class_gradients
-from fedstill.testing import TOY_PRIVACY, as_vector, bits, on, toy_run, toy_setup, toy_text
+from fedstill.testing import TOY_PRIVACY, as_vector, bits, on, toy_experiment, toy_run, toy_text
 from fedstill.types import ClientContext, ServerContext, Task
 from tests.methods.small import SMALL, SMALL_PRIVATE
 from tests.privacy.doors import private_context, some_records, toy_task
 from tests.privacy.sanitised import clipped_gradients, noise_like, noisy_mean
 
-PRIVATE = [name for name, cls in METHODS.items() if getattr(cls, "private_form", None)]
+PRIVATE = [name for name, cls in METHODS.items() if cls().private_form(1.0) is not None]
 SYNTH = FedSynth(
     **FedSynth.PRIVATE_DEFAULTS,
     batches=1,
@@ -41,9 +42,9 @@ SYNTH = FedSynth(
 def small_private(name: str) -> Any:
     cls = METHODS[name]
     settings = {**SMALL.get(name, {}), **SMALL_PRIVATE.get(name, {})}
-    if "local_steps" in cls.__dataclass_fields__:
+    if issubclass(cls, LocalSteps):
         settings["local_steps"] = 2
-    return cls(**{**getattr(cls, "PRIVATE_DEFAULTS", {}), **settings})
+    return cls(**{**cls.PRIVATE_DEFAULTS, **settings})
 
 
 def weights(task: Task) -> Weights:
@@ -179,7 +180,7 @@ def test_what_would_leak_of_fedsynth_is_refused(tmp_path: Path, setting: str, va
 
 def test_losses_that_nobody_asks_for_are_not_sent() -> None:
     """The schema has no room for them, and the report does not make them up."""
-    task = toy_setup(SYNTH).task
+    task = toy_experiment(SYNTH).task
     schema = SYNTH.upload(task)
     assert schema.numbers["loss_before"] == schema.numbers["loss_after"] == (0.0, 0.0)
     open_schema = dataclasses.replace(SYNTH, report_losses=True).upload(task)

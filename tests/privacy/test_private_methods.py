@@ -9,11 +9,11 @@ import torch
 
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.feddm import FedDM
-from fedstill.methods.feddualmatch import Ball, FedDualMatch
+from fedstill.methods.feddualmatch import FedDualMatch
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedsgd import FedSGD
-from fedstill.methods.psg import PSG, OwnSet
-from fedstill.methods.shared.messages import Weights
+from fedstill.methods.psg import PSG
+from fedstill.methods.shared.messages import LastSet, Region, Weights
 from fedstill.rng import Rng
 from fedstill.steps.matching import Matching
 from fedstill.types import ClientContext
@@ -60,13 +60,13 @@ def test_feddualmatch_without_noise_is_feddualmatch(
     tmp_path: Path, target: Any, squared: bool
 ) -> None:
     method = FedDualMatch(**DM, target=target, release_steps=1, squared=squared)
-    plain, private = both(tmp_path, method, lambda params: Ball(params, 2.0))
+    plain, private = both(tmp_path, method, lambda params: Region(params, 2.0))
     assert torch.allclose(private.synthetic.images, plain.synthetic.images, atol=1e-4)
 
 
 def test_psg_without_noise_is_gradient_matching(tmp_path: Path) -> None:
     method = PSG(images_per_class=1, restarts=1, gradients=2, pixel_steps=1)
-    plain, private = both(tmp_path, method, Weights, OwnSet())
+    plain, private = both(tmp_path, method, Weights, LastSet())
     assert torch.allclose(private.synthetic.images, plain.synthetic.images, atol=1e-3)
 
 

@@ -12,7 +12,7 @@ import fedstill
 from fedstill.cli import app
 from fedstill.engine.local import InProcess
 from fedstill.errors import Interrupted, RequestError
-from fedstill.methods import METHODS
+from fedstill.methods.fedavg import FedAvg
 from fedstill.observe.observer import Observer
 from fedstill.privacy.budget import Plan, choices
 from fedstill.testing import TOY_PRIVACY, toy_run
@@ -180,14 +180,14 @@ def test_sigma_of_a_plan_and_other_choices() -> None:
 class NodesKeepLedgers(InProcess):
     """As on other machines: the clients' own ledgers are not the server's."""
 
-    nodes_keep_ledgers = True
+    keeps_ledgers = True
 
 
 def test_the_server_counts_too_where_nodes_keep_the_ledgers(tmp_path: Path) -> None:
-    privacy, method = TOY_PRIVACY, METHODS["fedavg"](weighting="uniform")
+    privacy, method = TOY_PRIVACY, FedAvg(weighting="uniform")
     here = toy_run(method, tmp_path / "here", rounds=1, privacy=privacy)
     toy_run(method, tmp_path / "there", rounds=1, privacy=privacy, engine=NodesKeepLedgers)
-    accesses = here.setup.plan.accesses if here.setup.plan else 0
+    accesses = here.built.plan.accesses if here.built.plan else 0
     # In this process both write into one file: the node's own line and the server's for each.
     assert len(lines(tmp_path / "here", 0)) == accesses
     assert len(lines(tmp_path / "there", 0)) == 2 * accesses

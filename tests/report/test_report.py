@@ -15,12 +15,13 @@ import torch
 import fedstill
 from fedstill.errors import RequestError
 from fedstill.observe.observer import Observer
+from fedstill.records import SyntheticSet
 from fedstill.report import sprites, write_report
 from fedstill.report.embed import data_script, document
 from fedstill.report.page import report_page
 from fedstill.report.sentences import command, epsilon_words, sentence
 from fedstill.report.source import open_run
-from fedstill.synthetic import About, SyntheticSet, load_set, save_sets
+from fedstill.runs.sets import SetMetadata, load_set, save_sets
 from tests.report.folders import NASTY, feddm_run, written_run
 
 
@@ -191,7 +192,7 @@ def test_the_command_asks_for_the_same_run(tmp_path: Path) -> None:
     import tomllib
 
     from fedstill.config import resolve
-    from fedstill.tables import nested, parse_override
+    from fedstill.config.nested import nested, parse_override
 
     settings = {"method.mu": 0.5, "wire.up": "float16+zstd"}
     words: dict[str, Any] = {"rounds": 1, "clients": 2, "model": "mlp", "seed": 3}
@@ -248,7 +249,7 @@ def test_tiles_hold_the_images(run: Path) -> None:
     stored = load_set(files[1])
     page = found["rounds"][1]
     sheet = np.array(Image.open(io.BytesIO(base64.b64decode(page["png"]))), dtype=np.float32)
-    undone = stored.about.scaling.undo(stored.images)
+    undone = stored.metadata.scaling.undo(stored.images)
     for i, (client, label) in enumerate(zip(page["client"], page["label"], strict=True)):
         x = i % page["across"] * page["width"]
         tile = torch.from_numpy(sheet[: page["height"], x : x + page["width"]]) / 255
@@ -274,7 +275,7 @@ def large_round(path: Path, number: int, clients: int, classes: int, each: int) 
         )
         for c in range(clients)
     }
-    about = About(
+    about = SetMetadata(
         "feddm", number, "x", tuple(map(str, range(classes))), (0.1,), (0.3,), (1, 28, 28)
     )
     file = path / f"round-{number:04d}.safetensors"

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fedstill.config import resolve
+from fedstill.config.registry import build_model
 from fedstill.errors import RequestError
 from fedstill.reproduce.recipe import SCALES, load_recipe, parse_recipe, recipe_names
 
@@ -18,7 +19,7 @@ def test_every_cell_is_an_experiment(name: str) -> None:
         assert len({cell.folder for cell in cells}) == len(cells)
         for cell in cells:
             experiment = resolve(cell.request)
-            experiment.build_model((3, 32, 32), 10)
+            build_model(experiment.model, (3, 32, 32), 10)
             if scale == "smoke":
                 assert experiment.data.name == "digits"
                 assert experiment.rounds == 1

@@ -12,7 +12,7 @@ from fedstill.errors import Interrupted, RequestError, RunError
 from fedstill.observe.observer import Observer
 from fedstill.reproduce.recipe import Recipe, load_recipe, recipe_names
 from fedstill.reproduce.running import as_document, measured, reproduce, results
-from fedstill.runs.folder import RoundMetrics
+from fedstill.runs.metrics import RoundMetrics
 from tests.reproduce.test_recipes import recipe_of
 
 

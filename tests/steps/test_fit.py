@@ -5,14 +5,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Scaling
 from fedstill.models import MLP
+from fedstill.records import Scaling
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.distil import Plateau
 from fedstill.steps.fit import descend, fit
 from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.steps.training import Schedule, Training
 from fedstill.types import Task
 
 MODEL = MLP((1, 2, 2), 3, depth=0)
@@ -32,14 +33,18 @@ def test_one_full_batch_step_is_gradient_descent() -> None:
     leaves = {k: v.clone().requires_grad_(True) for k, v in START.items()}
     loss = TASK.loss(MODEL.apply(leaves, x), LABELS).mean()
     slopes = torch.autograd.grad(loss, list(leaves.values()))
-    after = fit(TASK, START, x, LABELS, Rng(0), learning_rate=0.5, batch_size=10, epochs=1)
+    after = fit(
+        TASK, START, x, LABELS, Rng(0), Training(learning_rate=0.5, batch_size=10, epochs=1)
+    )
     for (name, weight), slope in zip(START.items(), slopes, strict=True):
         assert torch.allclose(after[name], weight - 0.5 * slope, atol=1e-6)
 
 
 def test_descend_is_one_full_batch_step() -> None:
     x = images()
-    whole = fit(TASK, START, x, LABELS, Rng(0), learning_rate=0.5, batch_size=10, epochs=1)
+    whole = fit(
+        TASK, START, x, LABELS, Rng(0), Training(learning_rate=0.5, batch_size=10, epochs=1)
+    )
     once = descend(TASK, START, x, LABELS, 0.5)
     assert all(torch.allclose(once[k], v, atol=1e-6) for k, v in whole.items())
 
@@ -52,16 +57,22 @@ def test_every_step_sees_the_batch_through_a_change_of_its_own() -> None:
         seen = draw_augmentation("dsa", changes, flip=True)(x)
         expected = descend(TASK, expected, seen, LABELS, 0.5)
     options: dict[str, Any] = {"learning_rate": 0.5, "batch_size": 10, "epochs": 3}
-    after = fit(TASK, START, x, LABELS, rng, augment="dsa", flip=True, **options)
+    after = fit(TASK, START, x, LABELS, rng, Training(augment="dsa", flip=True, **options))
     assert all(torch.allclose(after[k], v, atol=1e-6) for k, v in expected.items())
-    plain = fit(TASK, START, x, LABELS, rng, **options)
+    plain = fit(TASK, START, x, LABELS, rng, Training(**options))
     assert any(not torch.allclose(after[k], v, atol=1e-4) for k, v in plain.items())
 
 
 def test_equals_torch_sgd_with_momentum() -> None:
     x = images()
     ours = fit(
-        TASK, START, x, LABELS, Rng(0), learning_rate=0.1, batch_size=10, iterations=5, momentum=0.9
+        TASK,
+        START,
+        x,
+        LABELS,
+        Rng(0),
+        Training(learning_rate=0.1, batch_size=10, momentum=0.9),
+        iterations=5,
     )
     leaves = {k: v.clone().requires_grad_(True) for k, v in START.items()}
     optimiser = torch.optim.SGD(leaves.values(), lr=0.1, momentum=0.9)
@@ -76,8 +87,8 @@ def test_hard_labels_are_one_hot_soft_labels() -> None:
     x = images()
     soft = torch.nn.functional.one_hot(LABELS, 3).float()
     options: dict[str, Any] = {"learning_rate": 0.1, "batch_size": 4, "epochs": 3}
-    a = fit(TASK, START, x, LABELS, Rng(0), **options)
-    b = fit(TASK, START, x, soft, Rng(0), **options)
+    a = fit(TASK, START, x, LABELS, Rng(0), Training(**options))
+    b = fit(TASK, START, x, soft, Rng(0), Training(**options))
     assert all(torch.allclose(a[k], b[k], atol=1e-6) for k in a)
 
 
@@ -90,9 +101,7 @@ def test_weights_stand_for_repetition() -> None:
         x,
         LABELS[:3],
         Rng(0),
-        learning_rate=0.3,
-        batch_size=3,
-        epochs=1,
+        Training(learning_rate=0.3, batch_size=3, epochs=1),
         weights=weights,
     )
     b = fit(
@@ -101,9 +110,7 @@ def test_weights_stand_for_repetition() -> None:
         repeated,
         torch.tensor([0, 0, 1]),
         Rng(0),
-        learning_rate=0.3,
-        batch_size=3,
-        epochs=1,
+        Training(learning_rate=0.3, batch_size=3, epochs=1),
     )
     assert all(torch.allclose(a[k], b[k], atol=1e-6) for k in a)
 
@@ -122,14 +129,14 @@ def test_every_step_stays_in_the_ball(radius: float) -> None:
         images(),
         LABELS,
         Rng(0),
-        learning_rate=1.0,
-        batch_size=4,
-        epochs=9,
+        Training(learning_rate=1.0, batch_size=4, epochs=9),
         radius=radius,
     )
     distance = float(norm(subtract(after, START)))
     assert distance <= radius * (1 + 1e-5)
-    free = fit(TASK, START, images(), LABELS, Rng(0), learning_rate=1.0, batch_size=4, epochs=9)
+    free = fit(
+        TASK, START, images(), LABELS, Rng(0), Training(learning_rate=1.0, batch_size=4, epochs=9)
+    )
     if radius == 1e6:
         assert all(torch.equal(after[k], free[k]) for k in after)
     elif radius:
@@ -152,9 +159,7 @@ def test_every_image_once_an_epoch_and_progress_is_told() -> None:
         marks,
         torch.arange(10),
         Rng(0),
-        learning_rate=0.0,
-        batch_size=4,
-        epochs=2,
+        Training(learning_rate=0.0, batch_size=4, epochs=2),
         progress=lambda step, steps: seen.append((step, steps)),
     )
     assert sorted(visited[:10]) == sorted(visited[10:]) == list(range(10))
@@ -162,17 +167,34 @@ def test_every_image_once_an_epoch_and_progress_is_told() -> None:
     assert seen == [(i, 6) for i in range(1, 7)]
 
 
-def test_epochs_or_iterations_but_not_both() -> None:
-    choices: list[dict[str, Any]] = [{}, {"epochs": 1, "iterations": 1}]
-    for options in choices:
-        with pytest.raises(ValueError, match="either epochs or iterations"):
-            fit(TASK, START, images(), LABELS, Rng(0), learning_rate=1.0, batch_size=4, **options)
+def test_iterations_replace_epochs() -> None:
+    two = fit(TASK, START, images(), LABELS, Rng(0), Training(0.1, batch_size=4, epochs=2))
+    six = fit(TASK, START, images(), LABELS, Rng(0), Training(0.1, batch_size=4), iterations=6)
+    assert all(torch.equal(two[k], six[k]) for k in two)
+
+
+@pytest.mark.parametrize("schedule", ["step", "cosine"])
+def test_a_schedule_lowers_the_rate_on_the_way(schedule: Schedule) -> None:
+    """Full batches: each step is one of plain descent at the scheduled rate."""
+    training = Training(0.5, batch_size=10, schedule=schedule)
+    expected = START
+    for step in range(4):
+        expected = descend(TASK, expected, images(), LABELS, training.rate(step, 4))
+    ours = fit(TASK, START, images(), LABELS, Rng(0), training, iterations=4)
+    assert all(torch.allclose(ours[k], v, atol=1e-6) for k, v in expected.items())
+    assert training.rate(3, 4) < training.rate(0, 4) == 0.5
 
 
 def test_the_input_is_not_changed() -> None:
     before = {k: v.clone() for k, v in START.items()}
     fit(
-        TASK, START, images(), LABELS, Rng(0), learning_rate=1.0, batch_size=4, epochs=1, radius=0.1
+        TASK,
+        START,
+        images(),
+        LABELS,
+        Rng(0),
+        Training(learning_rate=1.0, batch_size=4, epochs=1),
+        radius=0.1,
     )
     assert all(torch.equal(v, before[k]) for k, v in START.items())
 

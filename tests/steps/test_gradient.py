@@ -1,13 +1,12 @@
 import pytest
 import torch
 
-from fedstill.data import Records
 from fedstill.methods import METHODS
 from fedstill.rng import Rng
-from fedstill.steps.gradient import batch_gradient, evaluate, full_gradient, tracked
-from fedstill.testing import toy_setup
+from fedstill.steps.gradient import batch_gradient, full_gradient, tracked
+from fedstill.testing import toy_experiment
 
-SETUP = toy_setup(METHODS["fedavg"]())
+SETUP = toy_experiment(METHODS["fedavg"]())
 TASK = SETUP.task
 PARAMS = TASK.model.init(Rng(0).torch())
 
@@ -35,18 +34,9 @@ def test_batch_gradient_in_chunks_is_the_gradient(
 
 def test_full_gradient_is_the_gradient_of_the_mean_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(TASK.model), "chunk", 16)
-    records = SETUP.runner.records(2)
+    records = SETUP.runner.records.of(2, SETUP.task)
     gradient, loss = full_gradient(TASK, PARAMS, records)
     expected, expected_loss = reference(*records.all())
     assert torch.allclose(loss, expected_loss, atol=1e-6)
     for name, theirs in expected.items():
         assert torch.allclose(gradient[name], theirs, atol=1e-6)
-
-
-def test_evaluate_counts_and_averages() -> None:
-    records = Records(SETUP.dataset.test, torch.arange(33), SETUP.dataset.scaling)
-    accuracy, loss = evaluate(TASK, PARAMS, records)
-    x, y = records.all()
-    logits = TASK.model.apply(PARAMS, x)
-    assert accuracy == pytest.approx(float((logits.argmax(1) == y).float().mean()))
-    assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, y)), rel=1e-5)

@@ -6,15 +6,16 @@ import torch
 from fedstill.methods import METHODS
 from fedstill.rng import Rng
 from fedstill.steps.local_sgd import local_sgd, steps_of
-from fedstill.testing import toy_setup
+from fedstill.steps.training import Training
+from fedstill.testing import toy_experiment
 from fedstill.types import ClientContext
 
-SETUP = toy_setup(METHODS["fedavg"]())
+SETUP = toy_experiment(METHODS["fedavg"]())
 START = SETUP.task.model.init(Rng(0).torch())
 
 
 def context(client: int = 1) -> ClientContext:
-    data = SETUP.runner.records(client)
+    data = SETUP.runner.records.of(client, SETUP.task)
     return ClientContext(SETUP.task, 1, client, Rng(5).at("client", client), data=data)
 
 
@@ -24,10 +25,7 @@ def test_it_is_the_librarys_sgd_over_the_same_batches(momentum: float, decay: fl
     trained = local_sgd(
         ctx,
         START,
-        epochs=2,
-        batch_size=8,
-        learning_rate=0.1,
-        momentum=momentum,
+        Training(epochs=2, batch_size=8, learning_rate=0.1, momentum=momentum),
         weight_decay=decay,
     )
     weights = {k: v.clone().requires_grad_(True) for k, v in START.items()}
@@ -49,8 +47,8 @@ def test_it_is_the_librarys_sgd_over_the_same_batches(momentum: float, decay: fl
 def test_a_correction_is_added_to_every_gradient() -> None:
     push = {k: torch.ones_like(v) for k, v in START.items()}
     options = {"epochs": 1, "batch_size": 1000, "learning_rate": 0.1}
-    plain = local_sgd(context(), START, **options)  # type: ignore[arg-type]
-    pushed = local_sgd(context(), START, correction=lambda _: push, **options)  # type: ignore[arg-type]
+    plain = local_sgd(context(), START, Training(**options))  # type: ignore[arg-type]
+    pushed = local_sgd(context(), START, Training(**options), correction=lambda _: push)  # type: ignore[arg-type]
     for name in START:
         assert torch.allclose(
             plain[name] - pushed[name], torch.full_like(push[name], 0.1), atol=1e-6
@@ -59,11 +57,11 @@ def test_a_correction_is_added_to_every_gradient() -> None:
 
 def test_steps_and_progress() -> None:
     seen: list[tuple[int, int]] = []
-    data = SETUP.runner.records(2)
+    data = SETUP.runner.records.of(2, SETUP.task)
     ctx = ClientContext(
         SETUP.task, 1, 2, Rng(0), data=data, progress=lambda step, steps: seen.append((step, steps))
     )
-    local_sgd(ctx, START, epochs=2, batch_size=7, learning_rate=0.1)
+    local_sgd(ctx, START, Training(epochs=2, batch_size=7, learning_rate=0.1))
     expected = 2 * math.ceil(len(data) / 7)
     assert steps_of(len(data), 2, 7) == expected
     assert seen == [(i + 1, expected) for i in range(expected)]
@@ -72,9 +70,9 @@ def test_steps_and_progress() -> None:
 def test_steps_instead_of_epochs() -> None:
     epoch = math.ceil(len(context().records) / 7)
     options = {"batch_size": 7, "learning_rate": 0.1}
-    by_epochs = local_sgd(context(), START, epochs=2, **options)  # type: ignore[arg-type]
-    by_steps = local_sgd(context(), START, epochs=9, steps=2 * epoch, **options)  # type: ignore[arg-type]
-    shorter = local_sgd(context(), START, epochs=9, steps=epoch + 1, **options)  # type: ignore[arg-type]
+    by_epochs = local_sgd(context(), START, Training(epochs=2, **options))  # type: ignore[arg-type]
+    by_steps = local_sgd(context(), START, Training(epochs=9, **options), steps=2 * epoch)  # type: ignore[arg-type]
+    shorter = local_sgd(context(), START, Training(epochs=9, **options), steps=epoch + 1)  # type: ignore[arg-type]
     assert steps_of(100, 9, 7, steps=5) == 5
     assert all(torch.equal(by_epochs[k], by_steps[k]) for k in START)
     assert not all(torch.equal(by_epochs[k], shorter[k]) for k in START)

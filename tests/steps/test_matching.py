@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Scaling
 from fedstill.models import MLP, ConvNet, Model
+from fedstill.records import Scaling
 from fedstill.rng import Rng
 from fedstill.steps import matching as module
 from fedstill.steps.matching import (

@@ -2,10 +2,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedstill.data.dataset import Records, Scaling, Split
 from fedstill.models import MLP
+from fedstill.records import Records, Scaling, Split
 from fedstill.rng import Rng
-from fedstill.steps.gradient import evaluate
 from fedstill.steps.scores import calibration_error, per_class_accuracy, score
 from fedstill.types import Task
 
@@ -41,7 +40,7 @@ def test_a_class_without_records_has_no_accuracy() -> None:
     assert per_class_accuracy(right, torch.tensor([0, 0, 2]), 4) == (0.5, None, 1.0, None)
 
 
-def test_scores_agree_with_the_evaluation_of_a_round() -> None:
+def test_scores_count_and_average() -> None:
     inputs = torch.randn(37, 5, generator=Rng(0).torch())
     labels = torch.arange(37) % 3
     records = Records(Split(inputs, labels), torch.arange(37), Scaling((), ()))
@@ -49,8 +48,13 @@ def test_scores_agree_with_the_evaluation_of_a_round() -> None:
     task = Task(model, (5,), 3, 1, 1, Scaling((), ()))
     params = model.init(Rng(1).torch())
     scores = score(task, params, records)
-    accuracy, loss = evaluate(task, params, records)
+    logits = model.apply(params, inputs)
+    accuracy = float((logits.argmax(1) == labels).double().mean())
+    loss = float(torch.nn.functional.cross_entropy(logits, labels))
     assert abs(scores.accuracy - accuracy) < 1e-9
-    assert abs(scores.loss - loss) < 1e-6
+    assert abs(scores.loss - loss) < 1e-5
+    confidence = logits.softmax(1).amax(1)
+    right = logits.argmax(1) == labels
+    assert scores.calibration_error == calibration_error(confidence, right)
     weighted = sum((s or 0) * int((labels == c).sum()) for c, s in enumerate(scores.per_class))
     assert abs(weighted / 37 - accuracy) < 1e-9

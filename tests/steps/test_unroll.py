@@ -12,10 +12,10 @@ from torch import Tensor
 from fedstill.data import Scaling
 from fedstill.models import MLP, ConvNet, Model
 from fedstill.rng import Rng
-from fedstill.steps import unroll
+from fedstill.steps import unroll as unroll_module
 from fedstill.steps.arithmetic import subtract
 from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
-from fedstill.steps.unroll import Batches, back, sgd_steps, walk
+from fedstill.steps.unroll import Batches, backward, sgd_steps, unroll
 from fedstill.testing import as_vector
 from fedstill.types import Params, Task
 
@@ -66,8 +66,8 @@ def loss_at_the_end(task: Task, start: Params, batches: Batches, rate: float) ->
 def test_slopes_are_those_of_finite_differences() -> None:
     task, start = SMOOTH, start_of(SMOOTH)
     batches = batches_of(task, 3, 2, soft=True)
-    path = walk(task, start, batches, RATE, stride=2)
-    slopes = back(task, path, batches, RATE, half_square(path.end)[1])
+    path = unroll(task, start, batches, RATE, stride=2)
+    slopes = backward(task, path, batches, RATE, half_square(path.end)[1])
 
     def moved(x: Tensor = batches.x, y: Tensor = batches.y, rate: float = RATE) -> float:
         return loss_at_the_end(task, start, Batches(x, y), rate)
@@ -123,8 +123,8 @@ def test_slopes_are_those_of_one_large_graph(
     model = ConvNet((1, 4, 4), 3, width=2) if convolution else MLP((1, 4, 4), 3, width=5, depth=1)
     task = task_of(model, (1, 4, 4))
     start, batches = start_of(task), batches_of(task, steps, size, soft=soft)
-    path = walk(task, start, batches, RATE, stride)
-    slopes = back(task, path, batches, RATE, half_square(path.end)[1])
+    path = unroll(task, start, batches, RATE, stride)
+    slopes = backward(task, path, batches, RATE, half_square(path.end)[1])
     end, x, y = one_large_graph(task, start, batches, RATE)
     assert torch.allclose(as_vector(path.end), as_vector(end), atol=1e-12)
     assert torch.allclose(slopes.x, x, atol=1e-10)
@@ -137,8 +137,8 @@ def test_slopes_are_those_of_one_large_graph(
 def test_no_step_changes_nothing() -> None:
     task, start = SMOOTH, start_of(SMOOTH)
     batches = batches_of(task, 0, 2, soft=True)
-    path = walk(task, start, batches, RATE)
-    slopes = back(task, path, batches, RATE, path.end)
+    path = unroll(task, start, batches, RATE)
+    slopes = backward(task, path, batches, RATE, path.end)
     assert torch.equal(as_vector(path.end), as_vector(start))
     assert torch.equal(as_vector(slopes.start), as_vector(start))
     assert slopes.learning_rate == 0
@@ -151,13 +151,13 @@ def test_long_paths_keep_the_root_of_their_weights_and_the_same_bits(
     start = task.model.init(Rng(1).torch())
     batches = batches_of(task, 10, 2, soft=True)
     batches = Batches(batches.x.float(), batches.y.float())
-    short = walk(task, start, batches, RATE)
+    short = unroll(task, start, batches, RATE)
     assert len(short.kept) == 10
-    monkeypatch.setattr(unroll, "KEPT_BYTES", 0)
-    long = walk(task, start, batches, RATE)
+    monkeypatch.setattr(unroll_module, "KEPT_BYTES", 0)
+    long = unroll(task, start, batches, RATE)
     assert (len(long.kept), long.stride) == (3, 4)
     slope = subtract(short.end, start)
-    one, other = (back(task, path, batches, RATE, slope) for path in (short, long))
+    one, other = (backward(task, path, batches, RATE, slope) for path in (short, long))
     assert torch.equal(one.x, other.x)
     assert torch.equal(one.y, other.y)
     assert one.learning_rate == other.learning_rate
@@ -178,8 +178,8 @@ def test_a_batch_may_be_larger_than_a_chunk() -> None:
     start, batches = start_of(whole), batches_of(whole, 3, 5, soft=True)
     results = []
     for task in (whole, parts):
-        path = walk(task, start, batches, RATE)
-        results.append(back(task, path, batches, RATE, path.end))
+        path = unroll(task, start, batches, RATE)
+        results.append(backward(task, path, batches, RATE, path.end))
     assert torch.allclose(results[0].x, results[1].x, atol=1e-12)
     assert torch.allclose(results[0].y, results[1].y, atol=1e-12)
     assert results[0].learning_rate == pytest.approx(results[1].learning_rate, abs=1e-12)
@@ -189,9 +189,9 @@ def test_nothing_that_is_given_is_changed() -> None:
     task, start = SMOOTH, start_of(SMOOTH)
     batches = batches_of(task, 3, 2, soft=True)
     before = as_vector(start).clone(), batches.x.clone(), batches.y.clone()
-    path = walk(task, start, batches, RATE)
+    path = unroll(task, start, batches, RATE)
     slope = {k: v.clone() for k, v in path.end.items()}
-    back(task, path, batches, RATE, slope)
+    backward(task, path, batches, RATE, slope)
     assert torch.equal(as_vector(start), before[0])
     assert torch.equal(batches.x, before[1])
     assert torch.equal(batches.y, before[2])

@@ -5,29 +5,32 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from fedstill.cli.tuning import TrialBar, watcher_for
-from fedstill.tune.search import Told
+from fedstill.cli.tune import TrialBar, watcher_for
+from fedstill.tune.search import FinishedTrial
 from fedstill.tune.space import Candidate
-from fedstill.tune.training import Training
+from fedstill.tune.training import USUAL
 
 
 @pytest.mark.parametrize("live", [True, False])
 def test_progress_tells_trial_epoch_accuracy_best_and_time_left(live: bool) -> None:
-    candidate = Candidate({"name": "mlp", "width": 8}, Training(augment="dsa"))
+    candidate = Candidate({"name": "mlp", "width": 8}, replace(USUAL, augment="dsa"))
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, record=True, force_terminal=live, width=160)
         watcher = watcher_for(console)
         watcher.epoch(3, 5, 40, 0.5)
         if isinstance(watcher, TrialBar):
             assert watcher.bar.tasks[0].fields["detail"] == "trial 3, epoch 5/40, accuracy 50.00%"
-        watcher.told(Told(3, 4, 9, "done", 0.75, 0.8, candidate, 1.5))
-        watcher.told(Told(4, 5, 9, "pruned", None, 0.8, candidate, 0.5))
-        watcher.told(Told(5, 6, 9, "failed", None, 0.8, candidate, 0.5, "out of memory"))
+        watcher.finished(FinishedTrial(3, 4, 9, "done", 0.75, 0.8, candidate, 1.5))
+        watcher.finished(FinishedTrial(4, 5, 9, "pruned", None, 0.8, candidate, 0.5))
+        watcher.finished(
+            FinishedTrial(5, 6, 9, "failed", None, 0.8, candidate, 0.5, "out of memory")
+        )
         if isinstance(watcher, TrialBar):
             assert (watcher.bar.tasks[0].completed, watcher.bar.tasks[0].total) == (6, 9)
         watcher.stop()

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,14 @@ from hypothesis import strategies as st
 
 from fedstill.errors import RequestError
 from fedstill.rng import Rng
-from fedstill.synthetic import load_set
+from fedstill.runs.sets import load_set
 from fedstill.tune.objective import Judge, held_out_rows
 from fedstill.tune.space import Candidate
-from fedstill.tune.training import Training
+from fedstill.tune.training import USUAL
 
-CANDIDATE = Candidate({"name": "mlp", "width": 16, "depth": 1}, Training(0.05, epochs=3))
+CANDIDATE = Candidate(
+    {"name": "mlp", "width": 16, "depth": 1}, replace(USUAL, learning_rate=0.05, epochs=3)
+)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,7 +29,7 @@ def test_the_split_is_stratified_and_leaves_every_class_something_to_train_on(
 ) -> None:
     labels = torch.tensor(classes)
     if len(set(classes)) == len(classes):
-        with pytest.raises(RequestError, match="one image a class"):
+        with pytest.raises(RequestError, match="one image per class"):
             held_out_rows(labels, share, Rng(seed))
         return
     held = held_out_rows(labels, share, Rng(seed))

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedstill.config import resolve
+from fedstill.config import resolve_model
+from fedstill.config.nested import as_table
+from fedstill.config.registry import build_model
 from fedstill.errors import RequestError
-from fedstill.tables import as_table
 from fedstill.tune.space import (
     Choice,
     Interval,
@@ -19,7 +20,7 @@ from fedstill.tune.space import (
     suggest,
     with_changes,
 )
-from fedstill.tune.training import Training
+from fedstill.tune.training import USUAL
 
 MODEL = {"name": "mlp", "width": 32, "depth": 1, "activation": "relu"}
 
@@ -54,7 +55,7 @@ def test_every_candidate_can_be_built_and_asks_only_for_its_own_settings(
     space = narrowed(default_space(shape), search, MODEL)
     drawn = Drawn(data)
     candidate = suggest(drawn, space)
-    model = resolve({"method": "fedavg", "model": candidate.model}).build_model(shape, 10)
+    model = build_model(resolve_model(candidate.model), shape, 10)
     assert model.size > 0
     kinds = {name.partition(".")[0] for name in drawn.names}
     assert kinds <= {"training", "model", candidate.model["name"]}
@@ -62,7 +63,7 @@ def test_every_candidate_can_be_built_and_asks_only_for_its_own_settings(
     if search == "hyper":
         assert candidate.model == MODEL
     if search == "architecture":
-        assert candidate.training == Training()
+        assert candidate.training == USUAL
 
 
 def test_the_documents_show_the_space() -> None:
@@ -118,4 +119,4 @@ def test_a_wrong_training_setting_is_named() -> None:
     )
     with pytest.raises(RequestError, match=r"training\.momentum"):
         suggest(Drawn(None), space)  # type: ignore[arg-type]
-    assert as_table(Training())["momentum"] == 0.9
+    assert as_table(USUAL)["momentum"] == 0.9

@@ -1,14 +1,15 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from fedstill.data.dataset import Scaling
 from fedstill.models import MLP, ConvNet
+from fedstill.records import Scaling, SyntheticSet
 from fedstill.rng import Rng
-from fedstill.steps.fresh import FreshTraining, fresh_network
-from fedstill.synthetic import SyntheticSet
-from fedstill.tune.training import SCHEDULES, Training, train
+from fedstill.steps.from_scratch import train_from_scratch
+from fedstill.steps.training import SCHEDULES, Training
+from fedstill.tune.training import USUAL, train
 from fedstill.types import Params, Task
 
 
@@ -51,7 +52,7 @@ def test_without_a_schedule_and_in_one_batch_it_is_the_fresh_networks_training()
     """Order does not matter in full batches, so the two loops must agree."""
     task, own = problem()
     ours = last(task, own, Training(0.1, 0.9, batch_size=6, epochs=1, schedule="constant"))
-    theirs = fresh_network(task, own, Rng(0), FreshTraining(1, 0.1, 0.9, 6))
+    theirs = train_from_scratch(task, own, Rng(0), Training(0.1, 0.9, 6, epochs=1))
     for name, weight in ours.items():
         assert torch.allclose(weight, theirs[name], atol=1e-6)
 
@@ -70,7 +71,7 @@ def test_augmentation_changes_what_is_seen_and_is_reproducible() -> None:
     task = Task(model, model.shape, 3, 1, 1, Scaling((), ()))
     own = SyntheticSet(torch.randn(6, 1, 8, 8, generator=Rng(1).torch()), torch.arange(6) % 3)
     plain, augmented, again = (
-        last(task, own, Training(epochs=2, batch_size=3, augment=augment))
+        last(task, own, replace(USUAL, epochs=2, batch_size=3, augment=augment))
         for augment in ("none", "dsa", "dsa")
     )
     assert all(torch.equal(augmented[name], again[name]) for name in plain)
@@ -80,6 +81,6 @@ def test_augmentation_changes_what_is_seen_and_is_reproducible() -> None:
 def test_soft_labels_are_trained_on() -> None:
     task, own = problem()
     soft = SyntheticSet(own.images, torch.nn.functional.one_hot(own.labels, 3).float())
-    training = Training(epochs=2, batch_size=6)
+    training = replace(USUAL, epochs=2, batch_size=6)
     for name, weight in last(task, own, training).items():
         assert torch.allclose(weight, last(task, soft, training)[name], atol=1e-6)

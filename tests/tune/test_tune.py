@@ -19,7 +19,7 @@ from fedstill.tune.objective import GoOn, Judge, Verdict
 from fedstill.tune.search import Watcher
 from fedstill.tune.space import Candidate
 from fedstill.tune.study import sampler_for
-from fedstill.tune.training import Training
+from fedstill.tune.training import USUAL
 from fedstill.tune.winner import Judged, best_of
 
 SPACE: dict[str, Any] = {
@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_trials_and_another_others(
 
 
 def test_of_equals_the_smallest_network_wins() -> None:
-    candidate = Candidate({"name": "mlp"}, Training())
+    candidate = Candidate({"name": "mlp"}, USUAL)
     judged = [
         Judged(0, 0.9, 0.9, 500, candidate),
         Judged(1, 0.95, 0.95, 300, candidate),
@@ -154,10 +154,11 @@ def test_a_study_of_another_experiment_is_refused(
 
 
 def test_a_study_on_another_set_is_refused(run: Path, whole: Tuned, tmp_path: Path) -> None:
-    from fedstill.synthetic import SyntheticSet, load_set, save_sets
+    from fedstill.records import SyntheticSet
+    from fedstill.runs.sets import load_set, save_sets
 
     stored = load_set(run)
-    save_sets(tmp_path / "set", {0: SyntheticSet(stored.images, stored.labels)}, stored.about)
+    save_sets(tmp_path / "set", {0: SyntheticSet(stored.images, stored.labels)}, stored.metadata)
     with pytest.raises(RequestError, match="another experiment: set differs"):
         tuned(tmp_path / "set", whole.folder, study=whole.study)
 

@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,24 +9,25 @@ import torch
 
 import fedstill
 from fedstill import wire
-from fedstill.config import resolve
+from fedstill.config import resolve_model
+from fedstill.config.registry import build_model
 from fedstill.data import Records, load
 from fedstill.errors import RequestError, RunError, WireError
 from fedstill.rng import Rng
 from fedstill.runs.find import run_of
-from fedstill.steps.gradient import evaluate
-from fedstill.synthetic import load_set
+from fedstill.runs.sets import load_set
+from fedstill.steps.scores import score
 from fedstill.tune.objective import Judge
 from fedstill.tune.space import Candidate
-from fedstill.tune.training import Training
+from fedstill.tune.training import USUAL
 from fedstill.tune.vote import (
     Ask,
     Ballot,
-    Electorate,
     Vote,
-    electorate,
+    Voters,
     refuse_overspending,
     refuse_parallel,
+    voters_of,
 )
 from fedstill.types import ClientContext, Params, Task
 
@@ -33,13 +35,13 @@ TABLE = {"name": "mlp", "width": 8, "depth": 1}
 
 
 @pytest.fixture(scope="module")
-def voters(run: Path) -> Electorate:
-    return electorate(run_of(run), run, load_set(run))
+def voters(run: Path) -> Voters:
+    return voters_of(run_of(run), run, load_set(run))
 
 
-def candidate(voters: Electorate) -> tuple[Task, Params]:
-    data = voters.setup.dataset
-    model = resolve({"method": "fedavg", "model": TABLE}).build_model(data.shape, data.classes)
+def candidate(voters: Voters) -> tuple[Task, Params]:
+    data = voters.built.dataset
+    model = build_model(resolve_model(TABLE), data.shape, data.classes)
     return (
         Task(model, data.shape, data.classes, 1, 1, data.scaling),
         model.init(Rng(3).torch()),
@@ -47,13 +49,13 @@ def candidate(voters: Electorate) -> tuple[Task, Params]:
 
 
 def test_the_tally_is_the_accuracy_on_all_records_and_every_byte_counts(
-    voters: Electorate,
+    voters: Voters,
 ) -> None:
     task, params = candidate(voters)
     tally = voters.vote(TABLE, task, params)
-    train = voters.setup.dataset.train
-    everything = Records(train, torch.arange(len(train)), voters.setup.dataset.scaling)
-    assert tally.accuracy == pytest.approx(evaluate(task, params, everything)[0])
+    train = voters.built.dataset.train
+    everything = Records(train, torch.arange(len(train)), voters.built.dataset.scaling)
+    assert tally.accuracy == pytest.approx(score(task, params, everything).accuracy)
     assert tally.count == len(train)
     ballot = Ballot(msgspec.json.encode(TABLE).decode(), params)
     down = len(wire.encode(ballot, Ask().download(task)))
@@ -62,9 +64,11 @@ def test_the_tally_is_the_accuracy_on_all_records_and_every_byte_counts(
     assert 3 * min(up) <= tally.up_bytes <= 3 * max(up) + 3
 
 
-def test_a_vote_is_two_numbers_and_nothing_else(voters: Electorate) -> None:
+def test_a_vote_is_two_numbers_and_nothing_else(voters: Voters) -> None:
     task, params = candidate(voters)
-    context = ClientContext(task, 1, 0, Rng(0), data=voters.setup.runner.records(0))
+    context = ClientContext(
+        task, 1, 0, Rng(0), data=voters.built.runner.records.of(0, voters.built.task)
+    )
     vote, state = Ask().client(context, Ballot("{}", params), None)
     assert state is None
     assert vars(vote).keys() == {"right", "count"}
@@ -76,9 +80,11 @@ def test_a_vote_is_two_numbers_and_nothing_else(voters: Electorate) -> None:
         wire.encode(Vote(0, 0), schema)
 
 
-def test_the_judge_counts_the_votes(run: Path, voters: Electorate) -> None:
-    judge = Judge(load_set(run), repeats=2, electorate=voters)
-    verdict = judge.judge(Candidate(TABLE, Training(0.05, epochs=2)), lambda *_: True)
+def test_the_judge_counts_the_votes(run: Path, voters: Voters) -> None:
+    judge = Judge(load_set(run), repeats=2, voters=voters)
+    verdict = judge.judge(
+        Candidate(TABLE, replace(USUAL, learning_rate=0.05, epochs=2)), lambda *_: True
+    )
     assert verdict is not None
     task, params = candidate(voters)
     single = voters.vote(TABLE, task, params)
@@ -86,9 +92,9 @@ def test_the_judge_counts_the_votes(run: Path, voters: Electorate) -> None:
     assert verdict.value != verdict.held_out
 
 
-def test_what_diverged_is_not_put_to_the_vote(run: Path, voters: Electorate) -> None:
-    judge = Judge(load_set(run), electorate=voters)
-    broken = Candidate(TABLE, Training(1e30, epochs=3))
+def test_what_diverged_is_not_put_to_the_vote(run: Path, voters: Voters) -> None:
+    judge = Judge(load_set(run), voters=voters)
+    broken = Candidate(TABLE, replace(USUAL, learning_rate=1e30, epochs=3))
     verdict = judge.judge(broken, lambda *_: True)
     assert verdict is not None
     assert (verdict.value, verdict.up_bytes) == (0.0, 0)
@@ -98,7 +104,7 @@ def test_without_clients_there_is_no_vote(run: Path, tmp_path: Path) -> None:
     alone = tmp_path / "set.safetensors"
     shutil.copy(run / "synthetic" / "round-0001.safetensors", alone)
     with pytest.raises(RequestError, match="lies in no run folder"):
-        electorate(run_of(alone), alone, load_set(alone))
+        voters_of(run_of(alone), alone, load_set(alone))
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +127,14 @@ def small_run(config: dict[str, Any], folder: Path) -> None:
     fedstill.run(config={**shared, "model": model, **config}, out=folder)
 
 
-def copied(run: Path, to: Path) -> Electorate:
+def copied(run: Path, to: Path) -> Voters:
     shutil.copytree(run, to)
-    return electorate(run_of(to), to, load_set(to))
+    return voters_of(run_of(to), to, load_set(to))
 
 
 def test_a_private_vote_is_a_noisy_sum_over_a_sample(private_run: Path, tmp_path: Path) -> None:
     voters = copied(private_run, tmp_path / "run")
-    plan, folder = voters.setup.plan, voters.setup.ledgers
+    plan, folder = voters.built.plan, voters.built.ledgers
     assert plan is not None
     assert folder is not None
     before, left, spent = plan.ledger(folder, 0).count, voters.left, voters.epsilon
@@ -144,9 +150,9 @@ def test_a_private_vote_is_a_noisy_sum_over_a_sample(private_run: Path, tmp_path
     assert spent is not None
     assert voters.epsilon > spent
     # The true number of right answers, up to the sample's draw and the noise.
-    train = voters.setup.dataset.train
-    everything = Records(train, torch.arange(len(train)), voters.setup.dataset.scaling)
-    right = evaluate(task, params, everything)[0]
+    train = voters.built.dataset.train
+    everything = Records(train, torch.arange(len(train)), voters.built.dataset.scaling)
+    right = score(task, params, everything).accuracy
     assert tally.count == pytest.approx(0.5 * 3 * (1438 // 3))
     assert tally.accuracy == pytest.approx(right, abs=0.05)
     assert tally.right != round(tally.right)  # nobody sends an exact count
@@ -160,7 +166,7 @@ def test_votes_never_pass_the_budget(private_run: Path, tmp_path: Path) -> None:
         refuse_overspending(voters, int(voters.left) + 1)
     with pytest.raises(RequestError, match="--workers 1"):
         refuse_parallel(voters, 2)
-    plan, folder = voters.setup.plan, voters.setup.ledgers
+    plan, folder = voters.built.plan, voters.built.ledgers
     assert plan is not None
     assert folder is not None
     ledger = plan.ledger(folder, 1)
@@ -198,9 +204,9 @@ def test_voters_have_the_wrong_labels_that_the_run_had(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     method = {"name": "real", "images_per_class": 2, "server_epochs": 1}
     small_run({"method": method, "corrupt": {"share": 1.0}}, folder)
-    voters = electorate(run_of(folder), folder, load_set(folder))
-    clean = load(voters.setup.experiment.data).train.labels
-    assert not bool((voters.setup.dataset.train.labels == clean).any())
+    voters = voters_of(run_of(folder), folder, load_set(folder))
+    clean = load(voters.built.experiment.data).train.labels
+    assert not bool((voters.built.dataset.train.labels == clean).any())
 
 
 def test_other_records_than_the_run_s_are_refused(run: Path, tmp_path: Path) -> None:
@@ -210,4 +216,4 @@ def test_other_records_than_the_run_s_are_refused(run: Path, tmp_path: Path) -> 
     digest = msgspec.json.decode(summary)["data_sha256"]
     (moved / "summary.json").write_text(summary.replace(digest, "0" * 64))
     with pytest.raises(RequestError, match="the data are not those"):
-        electorate(run_of(moved), moved, load_set(moved))
+        voters_of(run_of(moved), moved, load_set(moved))

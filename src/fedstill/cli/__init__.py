@@ -12,19 +12,20 @@ import typer
 from rich.console import Console
 
 from fedstill.cli import (
-    auditing,
-    deploying,
-    evaluating,
-    exporting,
-    listing,
-    partitioning,
-    planning,
-    reporting,
-    reproducing,
-    running,
-    showing,
-    tuning,
+    audit,
+    compare,
+    deploy,
+    evaluate,
+    export,
+    partition,
+    privacy,
+    report,
+    reproduce,
+    run,
+    show,
+    tune,
 )
+from fedstill.cli import list as list_
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.errors import FedstillError
 from fedstill.version import VERSION
@@ -37,19 +38,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(running.run_command)
-app.command("reproduce")(reproducing.reproduce_command)
-app.command("partition")(partitioning.partition_command)
-app.command("privacy")(planning.privacy_command)
-app.command("audit")(auditing.audit_command)
-app.command("show")(showing.show_command)
-app.command("tune")(tuning.tune_command)
-app.command("evaluate")(evaluating.evaluate_command)
-app.command("export")(exporting.export_command)
-app.command("compare")(reporting.compare_command)
-app.command("report")(reporting.report_command)
-app.command("list")(listing.list_command)
-app.add_typer(deploying.app, name="deploy")
+app.command("run")(run.run_command)
+app.command("reproduce")(reproduce.reproduce_command)
+app.command("partition")(partition.partition_command)
+app.command("privacy")(privacy.privacy_command)
+app.command("audit")(audit.audit_command)
+app.command("show")(show.show_command)
+app.command("tune")(tune.tune_command)
+app.command("evaluate")(evaluate.evaluate_command)
+app.command("export")(export.export_command)
+app.command("compare")(compare.compare_command)
+app.command("report")(report.report_command)
+app.command("list")(list_.list_command)
+app.add_typer(deploy.app, name="deploy")
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,10 +3,11 @@
 from fedstill.data.arrays import arrays
 from fedstill.data.cache import cache_folder
 from fedstill.data.corrupt import CorruptSettings, mislabelled
-from fedstill.data.dataset import Dataset, Records, Scaling, Split
+from fedstill.data.dataset import Dataset
 from fedstill.data.node_data import load_own
-from fedstill.data.partition import Partition, partition
-from fedstill.data.partition_spec import (
+from fedstill.data.partition.assign import Partition, partition
+from fedstill.data.partition.skew import describe
+from fedstill.data.partition.spec import (
     Classes,
     Dirichlet,
     Iid,
@@ -16,9 +17,9 @@ from fedstill.data.partition_spec import (
     Quantity,
     parse_partition,
 )
-from fedstill.data.skew import describe
 from fedstill.data.sources import SOURCES, DataSettings, Source, load
 from fedstill.data.vocabulary import CHARACTERS
+from fedstill.records import Records, Scaling, Split
 
 __all__ = [
     "CHARACTERS",

@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstill.data.dataset import Dataset, Split
+from fedstill.data.dataset import Dataset
 from fedstill.data.decoded import Decoded
 from fedstill.data.images import resize_images
 from fedstill.data.labels import check_labels, number_classes, number_groups
 from fedstill.data.scaling import choose_scaling
 from fedstill.errors import RequestError
+from fedstill.records import Split
 
 ArrayLike = Any  # a NumPy array, a tensor, or nested sequences of numbers
 _CHANNELS = (1, 3, 4)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from fedstill.data.dataset import Split
 from fedstill.data.decoded import Decoded
 from fedstill.files import read_safetensors, write_safetensors
+from fedstill.records import Split
 
 FORMAT = 2  # raise it when decoding or the layout of the file changes
 

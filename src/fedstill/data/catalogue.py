@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedstill.data import digit_domains, digits
-from fedstill.data.dataset import Scaling
+from fedstill.records import Scaling
 
 TOKENS = Scaling((), ())  # numbers of tokens are used as they are
 
@@ -36,6 +36,7 @@ class Source:
     parts: tuple[Part, ...] = ()
     partition: str | None = None
     model: str | None = None
+    records: int | None = None  # for training: published, so nothing about anyone
 
     @property
     def built_in(self) -> bool:
@@ -53,6 +54,7 @@ SOURCES: dict[str, Source] = {
             "1,797 handwritten digits of 8x8 pixels, built in",
             None,
             digits.SCALING,
+            records=1438,
         ),
         Source(
             "digit-domains",
@@ -66,28 +68,32 @@ SOURCES: dict[str, Source] = {
             "70,000 handwritten digits of 28x28 pixels",
             "ylecun/mnist",
             Scaling((0.1307,), (0.3081,)),
+            records=60_000,
         ),
         Source(
             "fashion-mnist",
             "70,000 pictures of clothes, 10 kinds, 28x28 pixels",
             "zalando-datasets/fashion_mnist",
             Scaling((0.2860,), (0.3530,)),
+            records=60_000,
         ),
         Source(
             "cifar10",
             "60,000 colour photographs, 10 classes, 32x32 pixels",
             "uoft-cs/cifar10",
             Scaling((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+            records=50_000,
         ),
         Source(
             "cifar100",
             "60,000 colour photographs, 100 classes, 32x32 pixels",
             "uoft-cs/cifar100",
             Scaling((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+            records=50_000,
         ),
         Source(
             "femnist",
-            "814,000 handwritten digits and letters of 28x28 pixels, one client a writer",
+            "814,000 handwritten digits and letters of 28x28 pixels, one client per writer",
             "flwrlabs/femnist",
             Scaling((0.5,), (0.5,)),
             owners=("writer_id", "writer"),
@@ -123,7 +129,7 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             "shakespeare",
-            "plays by Shakespeare, next character, one client a speaker",
+            "plays by Shakespeare, next character, one client per speaker",
             "flwrlabs/shakespeare",
             TOKENS,
             owners=("character_id", "speaker"),
@@ -133,7 +139,7 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             "reddit",
-            "50,000 posts of Reddit, next character or word, one client an author",
+            "50,000 posts of Reddit, next character or word, one client per author",
             "dim/tldr_17_50k",
             TOKENS,
             owners=("author",),

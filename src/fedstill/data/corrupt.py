@@ -13,7 +13,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.data.partition import Partition
+from fedstill.data.partition.assign import Partition
 from fedstill.errors import RequestError
 from fedstill.rng import Rng
 

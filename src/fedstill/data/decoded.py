@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedstill.data.dataset import Split
+from fedstill.records import Split
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedstill.data.dataset import Scaling, Split
 from fedstill.data.decoded import Decoded
 from fedstill.data.digits import CLASS_NAMES, load_digits
 from fedstill.data.natural import join
+from fedstill.records import Scaling, Split
 from fedstill.rng import Rng
 
 SIDE = 16

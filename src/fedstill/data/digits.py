@@ -14,7 +14,7 @@ from importlib.resources import as_file, files
 import numpy as np
 import torch
 
-from fedstill.data.dataset import Scaling, Split
+from fedstill.records import Scaling, Split
 
 CLASS_NAMES = tuple("0123456789")
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedstill.data.dataset import Split
 from fedstill.data.decoded import Decoded
 from fedstill.data.images import ImageForm, decode_images
 from fedstill.errors import RequestError
+from fedstill.records import Split
 
 SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Split
 from fedstill.data.decoded import Decoded
 from fedstill.errors import RequestError, did_you_mean
+from fedstill.records import Split
 
 _HELD_OUT = 5
 

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from fedstill.data.arrays import read_training_arrays
 from fedstill.data.cache import cached
-from fedstill.data.dataset import Split
 from fedstill.data.decoded import Decoded
 from fedstill.data.folder import class_folders, image_files
 from fedstill.data.images import ImageForm, decode_images
 from fedstill.data.labels import check_labels
 from fedstill.data.sources import DataSettings, parquet_files
 from fedstill.errors import RequestError, did_you_mean
+from fedstill.records import Split
 
 
 @dataclass(frozen=True)

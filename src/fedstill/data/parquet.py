@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstill.data.dataset import Split
 from fedstill.data.decoded import Decoded
 from fedstill.data.images import Encoded, ImageForm, decode_images
 from fedstill.data.labels import (
@@ -41,6 +40,7 @@ from fedstill.data.text import (
     join_windows,
 )
 from fedstill.errors import RequestError
+from fedstill.records import Split
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "character")

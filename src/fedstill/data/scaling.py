@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from fedstill.data.dataset import Scaling
 from fedstill.errors import RequestError
+from fedstill.records import Scaling
 
 
 def choose_scaling(

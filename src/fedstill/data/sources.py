@@ -9,7 +9,7 @@ from fedstill.data import digit_domains, digits
 from fedstill.data.arrays import read_npz
 from fedstill.data.cache import cached
 from fedstill.data.catalogue import SOURCES, Part, Source
-from fedstill.data.dataset import Dataset, Scaling, Split
+from fedstill.data.dataset import Dataset
 from fedstill.data.decoded import Decoded
 from fedstill.data.folder import is_image_folder, read_image_folder
 from fedstill.data.images import resize_images
@@ -17,6 +17,7 @@ from fedstill.data.natural import check_domains, join, keep_domains
 from fedstill.data.reading import DataSettings, Reading
 from fedstill.data.scaling import choose_scaling
 from fedstill.errors import RequestError, did_you_mean
+from fedstill.records import Scaling, Split
 
 __all__ = ["SOURCES", "DataSettings", "Source", "load"]
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedstill.data.dataset import Split
 from fedstill.data.decoded import Decoded
 from fedstill.data.vocabulary import NOTHING, Tokens, Vocabulary
 from fedstill.errors import RequestError
+from fedstill.records import Split
 
 TEXT_COLUMNS = ("text", "content", "body", "x")
 NEXT_COLUMN = "y"  # in LEAF's Shakespeare: the character that follows the window ``x``

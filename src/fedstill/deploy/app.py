@@ -7,16 +7,15 @@ from pathlib import Path
 
 import tomli_w
 
+from fedstill.build import BuiltExperiment, build
 from fedstill.config import Experiment
-from fedstill.data import load
+from fedstill.config.nested import Table
 from fedstill.deploy.keys import make_certificates, make_node_key
 from fedstill.deploy.readme import readme
 from fedstill.engine.flower import require_flower
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.environment import QUIET
 from fedstill.errors import RequestError
-from fedstill.setup import Setup, deal
-from fedstill.tables import Table
 from fedstill.version import VERSION
 
 FLOWER = "flwr>=1.41,<1.43"
@@ -62,18 +61,15 @@ class Address:
         return cls(host.strip("[]"), int(port))
 
 
-def write_app(folder: Path, experiment: Experiment, address: Address) -> Setup:
-    """Write the app, its certificates and a key for every node; what was laid out."""
+def write_app(folder: Path, experiment: Experiment, address: Address) -> BuiltExperiment:
+    """Write the app, its certificates and a key for every node; what was built."""
     require_flower()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(f"{folder}: is not empty; name a new folder")
     experiment = for_flower(experiment)
-    dataset = load(experiment.data)
-    method = experiment.build_method()
-    pooled = bool(getattr(method, "pooled", False))
-    setup = Setup(experiment, dataset, deal(experiment, dataset, pooled=pooled))
-    description = describe(setup)  # builds the task: a wrong setting shows before any file
-    nodes = setup.partition.clients
+    built = build(experiment.table)
+    description = describe(built)  # builds the task: a wrong setting shows before any file
+    nodes = built.partition.clients
     package = folder / "fedstill_app"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text('"""fedstill as a Flower app."""\n')
@@ -95,7 +91,7 @@ def write_app(folder: Path, experiment: Experiment, address: Address) -> Setup:
     for number in range(nodes):
         make_node_key(folder / "keys" / f"node-{number}")
     (folder / "README.md").write_text(readme(experiment, address.host, address.port, nodes))
-    return setup
+    return built
 
 
 def for_flower(experiment: Experiment) -> Experiment:

@@ -6,17 +6,19 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedstill.config import Experiment, resolve
+from fedstill.config.nested import read_toml
+from fedstill.config.registry import build_model
 from fedstill.deploy.app import LINK, Address
 from fedstill.deploy.keys import public_path
 from fedstill.engine.flower import require_flower
 from fedstill.engine.flower.description import Description, read_description
 from fedstill.engine.flower.node import node_for
 from fedstill.errors import FedstillError, RequestError
-from fedstill.tables import read_toml
 from fedstill.version import VERSION
 
 _SOON = timedelta(days=30)
@@ -49,7 +51,7 @@ def check_app(folder: Path, node: int | None = None, data: Path | None = None) -
         checks["server's key"] = lambda: _server_key(folder)
         checks["connection"] = lambda: _connection(folder)
         for key in _node_keys(folder):
-            checks[f"key {key.name}"] = lambda key=key: _node_key(key)  # type: ignore[misc]
+            checks[f"key {key.name}"] = partial(_node_key, key)
     else:
         checks["authority"] = lambda: _authority(folder)
         checks[f"key node-{node}"] = lambda: _node_key(folder / "keys" / f"node-{node}")
@@ -88,9 +90,8 @@ def _description(folder: Path) -> Description:
 
 def _experiment(folder: Path) -> Experiment:
     experiment = resolve(read_toml(folder / "experiment.toml"))
-    experiment.build_method()
     description = _description(folder)
-    experiment.build_model(description.shape, len(description.class_names))
+    build_model(experiment.model, description.shape, len(description.class_names))
     if experiment.engine.name != "flower":
         raise _Problem("engine.name is not 'flower'")
     if experiment.engine.round_timeout is None:
@@ -235,6 +236,6 @@ def _data(folder: Path, node: int, data: Path | None) -> None:
         config["data-dir"] = experiment.data.dir
     # task.json tells the data's form, experiment.toml may have been edited since.
     description = dataclasses.replace(_description(folder), config=experiment.table)
-    built = node_for(description.text, config)
-    if not len(built.setup.runner.records(node)):
+    built = node_for(description.text, config).built
+    if not len(built.client_records.of(node, built.task)):
         raise _Problem(f"client {node} has no records")

@@ -1,7 +1,7 @@
 """The ServerApp of a deployment: one for every method. It holds the rounds.
 
-Its run configuration has two words: ``out``, the run folder on the server's machine, and
-``resume``, to go on with the run that is there.
+Its run configuration has two settings: ``out``, the run folder on the server's machine, and
+``resume``, to resume the run that is there.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
+from fedstill.config.nested import read_toml
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.federation import Federation
 from fedstill.observe.progress import PlainProgress
 from fedstill.run import Result, execute
-from fedstill.tables import read_toml
 
 
 def server_app(experiment: Path) -> ServerApp:
@@ -35,8 +35,8 @@ def serve(grid: Grid, experiment: Path, config: Mapping[str, Any]) -> Result:
     """One run, or the rest of one, on the nodes of this grid."""
 
     def engine(federation: Federation) -> GridEngine:
-        setup = federation.setup
-        return GridEngine(grid, setup.experiment, describe(setup).text)
+        built = federation.built
+        return GridEngine(grid, built.experiment, describe(built).text)
 
     # Flower passes lines on to whoever follows the run; a terminal's bars would not survive it.
     console = Console(width=200, soft_wrap=True, force_terminal=False)

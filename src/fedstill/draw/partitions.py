@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from fedstill.data.skew import Counts, as_counts, describe
+from fedstill.data.partition.skew import Counts, as_counts, describe
 from fedstill.draw.colours import is_dark, shade, short_number, strength
 from fedstill.draw.pen import SCALE, Pen, fitted, text_width
 from fedstill.files import replacing

@@ -16,7 +16,8 @@ from torch import Tensor
 from fedstill.draw.pen import SCALE, Pen, fitted, text_width
 from fedstill.errors import RequestError
 from fedstill.files import replacing
-from fedstill.synthetic import SERVER, StoredSet, load_set
+from fedstill.records import SERVER
+from fedstill.runs.sets import StoredSet, load_set
 
 _INK, _SOFT, _PAPER, _EMPTY = "#1f2937", "#6b7280", "#ffffff", "#f1f3f5"
 _MARGIN, _GAP, _HEAD, _PANEL_HEAD = 24.0, 3.0, 56.0, 22.0
@@ -69,10 +70,10 @@ def show(run_folder: Path, out: Path | None = None) -> list[Path]:
 
 def draw_round(stored: StoredSet, out: Path) -> list[Path]:
     """An overview and a sheet for each client; one sheet where the server alone has a set."""
-    if len(stored.about.shape) != 3:
-        shape = "x".join(map(str, stored.about.shape))
-        raise RequestError(f"{stored.about.data}: inputs of shape {shape} are not pictures")
-    stem = f"round-{stored.about.round:04d}"
+    if len(stored.metadata.shape) != 3:
+        shape = "x".join(map(str, stored.metadata.shape))
+        raise RequestError(f"{stored.metadata.data}: inputs of shape {shape} are not pictures")
+    stem = f"round-{stored.metadata.round:04d}"
     clients: list[int] = stored.clients.unique().tolist()
     if clients == [SERVER]:
         sheets = {f"{stem}.png": _client(stored, SERVER)}
@@ -88,33 +89,33 @@ def draw_round(stored: StoredSet, out: Path) -> list[Path]:
 
 
 def _client(stored: StoredSet, client: int) -> _Sheet:
-    about, labels = stored.about, stored.classes
+    metadata, labels = stored.metadata, stored.classes
     own = stored.clients == client
     held: list[int] = labels[own].unique().tolist()
     cells = [
         (own & (labels == label)).nonzero().flatten().tolist()[:_MOST_ACROSS] for label in held
     ]
     return _Sheet(
-        f"{_owner(client)}, round {about.round}",
-        f"{about.method} on {about.data}: {int(own.sum())} images, {len(held)} classes",
-        [about.class_names[label] for label in held],
+        f"{_owner(client)}, round {metadata.round}",
+        f"{metadata.method} on {metadata.data}: {int(own.sum())} images, {len(held)} classes",
+        [metadata.class_names[label] for label in held],
         cells,
     )
 
 
 def _overview(stored: StoredSet, clients: Sequence[int]) -> _Sheet:
-    about, labels = stored.about, stored.classes
+    metadata, labels = stored.metadata, stored.classes
     shown = clients[:_MOST_ACROSS]
     cells: list[list[int | None]] = []
-    for label in range(len(about.class_names)):
+    for label in range(len(metadata.class_names)):
         found = [((stored.clients == c) & (labels == label)).nonzero() for c in shown]
         cells.append([int(rows[0, 0]) if len(rows) else None for rows in found])
     some = "" if len(shown) == len(clients) else f" (the first {len(shown)} shown)"
     return _Sheet(
-        f"Round {about.round}: what the clients sent",
-        f"{about.method} on {about.data}: {len(labels)} images from {len(clients)} clients{some}; "
-        "one of each class, clients across",
-        about.class_names,
+        f"Round {metadata.round}: what the clients sent",
+        f"{metadata.method} on {metadata.data}: {len(labels)} images from {len(clients)} "
+        f"clients{some}; one of each class, clients across",
+        metadata.class_names,
         cells,
         ["server" if c == SERVER else str(c) for c in shown],
     )
@@ -141,7 +142,7 @@ def _drawn(stored: StoredSet, sheet: _Sheet) -> Image.Image:
     pen = Pen(ImageDraw.Draw(image))
     pen.text(_MARGIN, _MARGIN, sheet.title, 17, _INK, "lt", bold=True)
     pen.text(_MARGIN, _MARGIN + 25, sheet.subtitle, 11, _SOFT, "lt")
-    pixels = stored.about.scaling.undo(stored.images)
+    pixels = stored.metadata.scaling.undo(stored.images)
     for number, (name, tone) in enumerate(TONES.items()):
         left, top = _MARGIN + number * steps[0], _MARGIN + _HEAD + number * steps[1]
         pen.text(left + label_room, top, name, 11, _SOFT, "lt")

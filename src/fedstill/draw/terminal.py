@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from fedstill.data.skew import Counts, as_counts, describe
+from fedstill.data.partition.skew import Counts, as_counts, describe
 from fedstill.draw.colours import Colour, is_dark, shade, short_number, strength
 
 _MOST_ROWS, _FIRST, _LAST = 40, 20, 5

@@ -6,96 +6,63 @@ number of threads wherever it runs, and every random draw has its own named stre
 
 import queue
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol, Self, cast
+from typing import Self
 
-from fedstill.engine.client import Answer, Work
-from fedstill.engine.frames import read_answer, read_frame, write_frame
-from fedstill.engine.layout import lay_out
+from fedstill.build import BuiltExperiment
+from fedstill.engine.base import Answer, Engine, Progress, Work, decode_answer, encode
+from fedstill.engine.handover import hand_over
+from fedstill.engine.processes import WorkerProcess
 from fedstill.engine.threads import threads
-from fedstill.errors import RunError
-from fedstill.setup import Setup
-
-Progress = Callable[[int, int, int], None]  # client, step, steps
 
 
-class Engine(Protocol):
-    """Carries work to clients and their answers back, in any order."""
+class InProcess(Engine):
+    """One client after another, in this process."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
-        """The answers of all these clients, as they come."""
-        ...
-
-
-class InProcess:
-    """One client after another, right here."""
-
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
+    def __init__(self, built: BuiltExperiment) -> None:
+        self._built = built
 
     def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
         for work in works:
-            with threads(self._setup.experiment.engine.threads):
-                answer = self._setup.runner.answer(work, partial(progress, work.client))
+            with threads(self._built.experiment.engine.threads):
+                answer = self._built.runner.answer(work, partial(progress, work.client))
             yield answer
 
 
-class WorkerProcesses:
+class WorkerPool(Engine):
     """Several clients at once, each worker process with one of them at a time."""
 
-    def __init__(self, setup: Setup, workers: int, scratch: Path) -> None:
-        self._setup = setup
+    def __init__(self, built: BuiltExperiment, workers: int, scratch: Path) -> None:
+        self._built = built
         self._workers = workers
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[WorkerProcess] = []
         self._threads: list[threading.Thread] = []
         # In the run's own folder: what a killed run leaves there, the resumed one replaces.
         self._scratch = scratch
 
     def __enter__(self) -> Self:
-        header = lay_out(self._setup, self._scratch)
+        header = hand_over(self._built, self._scratch)
         for _ in range(self._workers):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "fedstill.engine.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the parent: it decides what happens
-            )
-            self._processes.append(process)
-            write_frame(_stream(process.stdin), header)
+            self._processes.append(WorkerProcess("fedstill.engine.worker", header))
         return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
-            process.wait()
         # A thread that still listens sees the end of its stream. Only then may it be closed.
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join()
         for process in self._processes:
-            process.communicate()
+            process.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
         # The largest first: then no worker is left with a long one at the end.
-        size = {work.client: len(self._setup.partition.index(work.client)) for work in works}
+        size = {work.client: len(self._built.partition.index(work.client)) for work in works}
         pending: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         for work in sorted(works, key=lambda w: -size[w.client]):
             pending.put(work)
@@ -115,7 +82,7 @@ class WorkerProcesses:
 
 
 def _serve(
-    process: "subprocess.Popen[bytes]",
+    process: WorkerProcess,
     pending: "queue.SimpleQueue[Work | None]",
     answers: "queue.SimpleQueue[Answer | Exception]",
     progress: Progress,
@@ -123,47 +90,23 @@ def _serve(
     """Feed one worker until no work is left."""
     try:
         while (work := pending.get()) is not None:
-            header = {
-                "round": work.round,
-                "client": work.client,
-                "has_state": work.state is not None,
-            }
-            write_frame(_stream(process.stdin), header, [work.message, work.state or b""])
+            process.send({}, [encode(work)])
             while True:
-                reply, parts = read_frame(_stream(process.stdout))
-                if "step" in reply:
-                    progress(work.client, reply["step"], reply["steps"])
-                elif "note" in reply:
-                    warnings.warn(reply["note"], stacklevel=1)
-                elif "fatal" in reply:
-                    raise RunError(f"a worker process could not start: {reply['fatal']}")
+                header, parts = process.receive()
+                if "step" in header:
+                    progress(work.client, header["step"], header["steps"])
+                elif "note" in header:
+                    warnings.warn(header["note"], stacklevel=1)
                 else:
                     break
-            answers.put(read_answer((reply, parts)))
-    except (EOFError, OSError):
-        answers.put(RunError(f"a worker process {_death(process)}"))
+            answers.put(decode_answer(parts[0]))
     except Exception as error:  # a bug of ours must not leave the main thread waiting
         answers.put(error)
 
 
-def _death(process: "subprocess.Popen[bytes]") -> str:
-    """Why a worker is gone: in its own words, where it had time to say them."""
-    with suppress(EOFError, OSError, KeyError):
-        return f"could not start: {read_frame(_stream(process.stdout))[0]['fatal']}"
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=5)
-    killed = process.returncode == -signal.SIGKILL
-    reason = "was killed (out of memory?)" if killed else f"ended ({process.returncode})"
-    return f"{reason}; go on with --resume"
-
-
-def _stream(pipe: object) -> BinaryIO:
-    return cast(BinaryIO, pipe)
-
-
-def local_engine(setup: Setup, clients_a_round: int, scratch: Path) -> Engine:
-    """As many workers as are wished and of use. ``scratch`` is a folder for their files."""
-    workers = min(setup.experiment.engine.workers or 1, clients_a_round)
-    if workers == 1 or not setup.portable:
-        return InProcess(setup)
-    return WorkerProcesses(setup, workers, scratch)
+def local_engine(built: BuiltExperiment, scratch: Path) -> Engine:
+    """As many workers as were asked for and are of use. ``scratch`` is a folder for their files."""
+    workers = min(built.experiment.engine.workers or 1, built.clients_per_round)
+    if workers == 1 or not built.portable:
+        return InProcess(built)
+    return WorkerPool(built, workers, scratch)

@@ -1,10 +1,7 @@
 """The table of methods. Adding one is one file and one line here."""
 
 import inspect
-from dataclasses import is_dataclass
-from typing import Any
 
-from fedstill.errors import RequestError
 from fedstill.methods.central import Central
 from fedstill.methods.distdd import DistDD
 from fedstill.methods.dynafed import DynaFed
@@ -22,9 +19,9 @@ from fedstill.methods.psg import PSG
 from fedstill.methods.random_mask import RandomMask
 from fedstill.methods.real import Real
 from fedstill.methods.scaffold import Scaffold
-from fedstill.registry import import_object, refuse_unknown
+from fedstill.types import AnyMethod
 
-METHODS: dict[str, type[Any]] = {
+METHODS: dict[str, type[AnyMethod]] = {
     "central": Central,
     "distdd": DistDD,
     "dynafed": DynaFed,
@@ -44,33 +41,7 @@ METHODS: dict[str, type[Any]] = {
     "scaffold": Scaffold,
 }
 
-_PROTOCOL = (
-    "init",
-    "init_client",
-    "download",
-    "upload",
-    "broadcast",
-    "client",
-    "server",
-    "params",
-)
 
-
-def find_method(name: str) -> type[Any]:
-    """The method called ``name``, or a user's own as ``package.module:Class``."""
-    if name in METHODS:
-        return METHODS[name]
-    if ":" not in name:
-        raise refuse_unknown("method", "method", name, METHODS)
-    found = import_object("method", name)
-    missing = [f for f in _PROTOCOL if not callable(getattr(found, f, None))]
-    if missing:
-        raise RequestError(f"method: '{name}' is not a method class: it lacks {missing[0]}()")
-    if not inspect.isclass(found) or not is_dataclass(found):
-        raise RequestError(f"method: '{name}' is not a frozen dataclass, as methods are")
-    return found
-
-
-def describe_method(cls: type[Any]) -> str:
+def describe_method(cls: type[AnyMethod]) -> str:
     """One line about a method: the first of its docstring."""
     return (inspect.getdoc(cls) or "").partition("\n")[0]

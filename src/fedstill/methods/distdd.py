@@ -11,18 +11,19 @@ submission): the server distils one set from gradients that clients send class b
                                         dist(G_c, grad L(theta; S_c))
     7       server: theta <- steps_theta SGD steps on L(theta; S)                     (eq. 7)
     8       server: every restart_every rounds: theta <- init
-    9   server, after the last round: theta <- a fresh network trained on S
+    9   server, after the last round: theta <- a new network trained on S
 
 The product is S: the accuracy reported is the mean of ``fresh_networks`` networks that were trained
 on S alone (every ``fresh_every`` rounds and after the last), with their spread among the details.
 
-The paper's values: 20 clients (50 in its large table), half of them a round, 500 rounds, 100 images
-per class; it gives no learning rates. The defaults below are for a laptop, chosen by measurement
-(docs/methods.md). The paper's line 14 adds the gradients up; the cosine does not see the scale, the
-squared distance does, so line 5 takes the mean. Its line 20, "theta <- G", is read as a slip for
-eq. 7. A class that no sampled client holds, or fewer than ``krum`` can judge, keeps its images.
+The paper's values: 20 clients (50 in its large table), half of them per round, 500 rounds, 100
+images per class; it gives no learning rates. The defaults below are for a laptop, chosen by
+measurement (docs/measurements.md). The paper's line 14 adds the gradients up; the cosine does not
+see the scale, the squared distance does, so line 5 takes the mean. Its line 20, "theta <- G", is
+read as a slip for eq. 7. A class that no sampled client holds, or fewer than ``krum`` can judge,
+keeps its images.
 
-Each client uploads (classes it holds) x (weights of the model) floats a round: far more than
+Each client uploads (classes it holds) x (weights of the model) floats per round: far more than
 FedAvg. The gain is that whatever is tried on S afterwards costs nothing.
 
 With privacy on line 4 is one access: noisy sums, class by class, of the clipped gradients of one
@@ -40,16 +41,15 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.data.dataset import Records
 from fedstill.methods.shared.messages import Weights, weights_schema
+from fedstill.records import SERVER, Records, SyntheticSet
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.class_gradients import class_gradients, released_class_gradients
 from fedstill.steps.classes import check_images
 from fedstill.steps.fit import fit
-from fedstill.steps.fresh import FreshTraining, evaluate_set, fresh_network
+from fedstill.steps.from_scratch import evaluate_set, train_from_scratch
 from fedstill.steps.gradient_matching import GradientDistance, gradient_matching_pixels
-from fedstill.synthetic import SERVER, SyntheticSet
-from fedstill.tree import to_device
+from fedstill.steps.training import Training, initial_weights
 from fedstill.types import (
     ClientContext,
     Evaluation,
@@ -57,6 +57,7 @@ from fedstill.types import (
     PrivateForm,
     Reply,
     ServerContext,
+    Stateless,
     Task,
 )
 from fedstill.wire import Schema, TensorSpec
@@ -88,7 +89,7 @@ class Distillation:
 
 
 @dataclass(frozen=True)
-class DistDD(Aggregating):
+class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
     """The server distils one set from class-wise gradients; the set is the product."""
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 100
@@ -117,12 +118,8 @@ class DistDD(Aggregating):
         return Distillation(self.theta(ctx), noise.to(task.device), 0.0, 0, False)  # line 1
 
     def theta(self, ctx: ServerContext) -> Params:
-        """A matching network drawn afresh."""
-        drawn = ctx.task.model.init(ctx.rng.at("init").torch())
-        return to_device(drawn, ctx.task.device)
-
-    def init_client(self, task: Task) -> None:
-        return None
+        """A newly initialised matching network."""
+        return initial_weights(ctx.task, ctx.rng.at("init"))
 
     def download(self, task: Task) -> Schema[Weights]:
         return weights_schema(task)
@@ -170,10 +167,10 @@ class DistDD(Aggregating):
             for row, label in enumerate(reply.message.classes.tolist()):
                 own = {name: g[row] for name, g in reply.message.gradients.items()}
                 by_class.setdefault(label, []).append(own)
-        few = sorted(c for c, vectors in by_class.items() if len(vectors) < self.least_replies)
+        few = sorted(c for c, vectors in by_class.items() if len(vectors) < self.least_vectors)
         if few:
             warnings.warn(
-                f"{self.aggregate} with byzantine = {self.byzantine} needs {self.least_replies} "
+                f"{self.aggregate} with byzantine = {self.byzantine} needs {self.least_vectors} "
                 f"clients with a class; in some rounds fewer have class {few[0]}, whose images "
                 "then stay as they are",
                 stacklevel=2,
@@ -195,8 +192,8 @@ class DistDD(Aggregating):
         how = GradientDistance(self.normalize_rows, False, self.mse_weight)
         distances: list[Tensor] = []
         for _ in range(self.steps_s):
-            slope, distance = gradient_matching_pixels(task, params, own, labels, wanted, how)
-            own -= self.pixel_learning_rate * velocity.mul_(self.pixel_momentum).add_(slope)
+            gradient, distance = gradient_matching_pixels(task, params, own, labels, wanted, how)
+            own -= self.pixel_learning_rate * velocity.mul_(self.pixel_momentum).add_(gradient)
             distances.append(distance)
         return own, float(distances[0])
 
@@ -204,7 +201,7 @@ class DistDD(Aggregating):
         """The network of the next round: lines 7 to 9."""
         own = _as_set(images)
         if last:
-            return fresh_network(ctx.task, own, ctx.rng.at("fresh"), self.training)
+            return train_from_scratch(ctx.task, own, ctx.rng.at("fresh"), self.training)
         if self.restart_every and ctx.round % self.restart_every == 0:
             return self.theta(ctx)
         return fit(
@@ -213,15 +210,14 @@ class DistDD(Aggregating):
             own.images,
             own.labels,
             ctx.rng.at("fit"),
-            learning_rate=self.theta_learning_rate,
-            batch_size=self.theta_batch,
+            Training(self.theta_learning_rate, batch_size=self.theta_batch),
             iterations=self.steps_theta,
         )
 
     @property
-    def training(self) -> FreshTraining:
-        """How fresh networks are trained."""
-        return FreshTraining(self.fresh_epochs, self.fresh_learning_rate)
+    def training(self) -> Training:
+        """How networks are trained on the set from scratch."""
+        return Training(self.fresh_learning_rate, momentum=0.9, epochs=self.fresh_epochs)
 
     def params(self, state: Distillation) -> Params:
         return state.params

@@ -8,7 +8,7 @@ CVPR 2023.
     5           N times:
     6               pick i in 0 .. R - L;  w' <- w_i
     7               s times:  w' <- w' - alpha * gradient of the loss over a batch of S
-    8               S <- S less a step of the slope of |w' - w_{i+L}|^2 / |w_i - w_{i+L}|^2
+    8               S <- S - a step along the gradient of |w' - w_{i+L}|^2 / |w_i - w_{i+L}|^2
     9       r >= R: w_r <- T steps as in line 7 from w_r
 
 The clients do what they do in FedAvg and send what they send there; the set costs no upload. How
@@ -30,14 +30,15 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.errors import RequestError, RunError
-from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.shared.messages import Update, Weights
+from fedstill.methods.shared.local_training import LocalTraining
+from fedstill.methods.shared.messages import Update, Weights, update_schema, weights_schema
+from fedstill.records import SERVER, SyntheticSet
 from fedstill.steps.arithmetic import norm, scaled, subtract
 from fedstill.steps.examples import Example, noise_examples
 from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
-from fedstill.steps.unroll import Batches, back, sgd_steps, walk
-from fedstill.synthetic import SERVER, SyntheticSet
-from fedstill.types import Params, Reply, ServerContext, Task
+from fedstill.steps.unroll import Batches, backward, sgd_steps, unroll
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Stateless, Task
+from fedstill.wire import Schema
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Dynamics:
 
 
 @dataclass(frozen=True)
-class DynaFed(FedAvg):
+class DynaFed(LocalTraining, Stateless[Dynamics, Weights, Update]):
     """FedAvg whose server learns a set from the global model's path, and tunes on it."""
 
     trajectory_rounds: Annotated[int, Meta(ge=1)] = 8  # R: rounds of plain FedAvg
@@ -83,17 +84,26 @@ class DynaFed(FedAvg):
                 f"{self.trajectory_rounds}; lower it or raise method.trajectory_rounds"
             )
 
-    def init(self, ctx: ServerContext) -> Dynamics:  # type: ignore[override]
-        first = super().init(ctx).params
+    def init(self, ctx: ServerContext) -> Dynamics:
+        first = ctx.task.model.init(ctx.rng.at("init").torch())
         return Dynamics(first, (first,))  # line 1
 
-    def broadcast(self, ctx: ServerContext, state: Dynamics) -> Weights:  # type: ignore[override]
+    def download(self, task: Task) -> Schema[Weights]:
+        return weights_schema(task)
+
+    def upload(self, task: Task) -> Schema[Update]:
+        return update_schema(task)
+
+    def broadcast(self, ctx: ServerContext, state: Dynamics) -> Weights:
         return Weights(state.params)
 
-    def server(  # type: ignore[override]
+    def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Update, None]:
+        return Update(self.local_update(ctx, message.params), ctx.size), None  # line 3
+
+    def server(
         self, ctx: ServerContext, state: Dynamics, replies: Sequence[Reply[Update]]
     ) -> Dynamics:
-        average = super().server(ctx, Weights(state.params), replies).params  # line 3
+        average = self.averaged(state.params, replies)  # line 3
         learnt = state.learnt
         if learnt is None:
             trajectory = (*state.trajectory, average)
@@ -120,14 +130,14 @@ class DynaFed(FedAvg):
             rows = self.rows(len(images), self.matching_steps, stream).to(images.device)
             soft, rate = soft_labels(free), float(log_rate.exp())
             batches = Batches(images[rows], soft[rows])
-            path = walk(task, first, batches, rate)  # line 7
+            path = unroll(task, first, batches, rate)  # line 7
             scale = 1 / max(float(norm(subtract(first, target))) ** 2, 1e-30)
-            slope = scaled(subtract(path.end, target), 2 * scale)
-            slopes = back(task, path, batches, rate, slope)  # line 8
-            by_label = _gathered(slopes.y, rows, soft)
-            images.grad = _gathered(slopes.x, rows, images)
+            at_end = scaled(subtract(path.end, target), 2 * scale)
+            found = backward(task, path, batches, rate, at_end)  # line 8
+            by_label = _gathered(found.y, rows, soft)
+            images.grad = _gathered(found.x, rows, images)
             free.grad = through_softmax(soft, by_label)
-            log_rate.grad = torch.tensor(slopes.learning_rate * rate)
+            log_rate.grad = torch.tensor(found.learning_rate * rate)
             optimiser.step()
             ctx.progress(iteration + 1, self.matching_iterations)
         learnt = LearntSet(images.detach(), soft_labels(free), float(log_rate.exp()), 0.0)
@@ -142,7 +152,7 @@ class DynaFed(FedAvg):
         return images, free_labels(labels, example.classes)
 
     def rows(self, number: int, steps: int, stream: torch.Generator) -> Tensor:
-        """Which images each step is taken on: a random batch, afresh each time."""
+        """Which images each step is taken on: a new random batch each time."""
         batch = min(self.matching_batch, number)
         orders = [torch.randperm(number, generator=stream)[:batch] for _ in range(steps)]
         return torch.stack(orders) if orders else torch.zeros(0, batch, dtype=torch.int64)
@@ -178,7 +188,7 @@ class DynaFed(FedAvg):
         stream = ctx.rng.at("tuning").torch()
         return self.steps_on(ctx.task, average, learnt, self.tuning_steps, stream)
 
-    def params(self, state: Dynamics) -> Params:  # type: ignore[override]
+    def params(self, state: Dynamics) -> Params:
         return state.params
 
     def synthetic(
@@ -200,6 +210,6 @@ class DynaFed(FedAvg):
         }
 
 
-def _gathered(slopes: Tensor, rows: Tensor, like: Tensor) -> Tensor:
-    """The slopes of all steps added up by image: one is in the batches of several steps."""
-    return torch.zeros_like(like).index_add_(0, rows.flatten(), slopes.flatten(0, 1))
+def _gathered(gradients: Tensor, rows: Tensor, like: Tensor) -> Tensor:
+    """The gradients of all steps summed by image: one is in the batches of several steps."""
+    return torch.zeros_like(like).index_add_(0, rows.flatten(), gradients.flatten(0, 1))

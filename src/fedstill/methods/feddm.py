@@ -27,31 +27,23 @@ batch instead, whose sensitivity is not what its proof uses (docs/privacy.md).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
-from torch import Tensor
 
-from fedstill.methods.shared.messages import Weights
+from fedstill.methods.shared.distribution_matching import DistributionMatching
+from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
-from fedstill.steps.augment import Augment
-from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_for
-from fedstill.steps.distil import PixelOptimiser, PixelSteps, match_distribution
+from fedstill.methods.shared.weighting import weighting_leaks
+from fedstill.steps.classes import Initial, labels_for
+from fedstill.steps.distil import PixelSteps
 from fedstill.steps.matching import Matching
-from fedstill.steps.released import Release, Target, first_noise, match_released, matching_leaks
 from fedstill.types import ClientContext, PrivateForm, Task
 
 
 @dataclass(frozen=True)
-class LastSet:
-    """Client state with ``warm_start``: the images of its last round, in slot form."""
-
-    images: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class FedDM(SurrogateTraining):
+class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
     """Clients send images whose features match their records'; the server trains on them."""
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
@@ -64,22 +56,16 @@ class FedDM(SurrogateTraining):
 
     iterations: Annotated[int, Meta(ge=0)] = 20  # T; the paper: 1000
     initial: Initial = "real"
-    real_batch: Annotated[int, Meta(ge=1)] = 256  # records of a class in one iteration
-    pixel_optimiser: PixelOptimiser = "sgd"
-    pixel_learning_rate: Annotated[float, Meta(gt=0)] = 1.0
-    pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5  # 0.5 as in the code it follows
-    augment: Augment = "none"
-    flip: bool = False  # whether DSA may mirror images: never for digits
     warm_start: bool = False
     patience: Annotated[int, Meta(ge=0)] = 0  # iterations without progress before stopping early
     tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.01  # progress: this share of the loss
-    compile: Literal["off", "on"] = "off"
-    target: Target = "features"  # of a private run: what is released
-    release_steps: Annotated[int, Meta(ge=1)] = 10  # pixel steps on each release of features
+
+    @property
+    def pixels(self) -> PixelSteps:
+        return replace(super().pixels, patience=self.patience, tolerance=self.tolerance)
 
     def private_form(self, rate: float) -> PrivateForm:
-        leaks = matching_leaks(self.initial, self.augment, self.target, self.patience)
-        return PrivateForm(self.iterations, leaks)
+        return PrivateForm(self.iterations, self.matching_leaks, weighting_leaks(self.weighting))
 
     def init_client(self, task: Task) -> LastSet | None:
         return LastSet() if self.warm_start else None
@@ -88,32 +74,10 @@ class FedDM(SurrogateTraining):
         self, ctx: ClientContext, message: Weights, state: LastSet | None
     ) -> tuple[Distilled, LastSet | None]:
         plan = [Matching(compiled=self.compile == "on")] * self.iterations
-        pixels = PixelSteps(
-            self.pixel_optimiser,
-            self.pixel_learning_rate,
-            self.pixel_momentum,
-            self.real_batch,
-            self.augment,
-            self.flip,
-            self.patience,
-            self.tolerance,
-        )
         last = state.images if state else None
-        where = (message.params, self.radius)
-        if ctx.private is not None:
-            held = ctx.private.classes
-            start = last if last is not None else first_noise(ctx, self.images_per_class)
-            release = Release(self.target, self.release_steps)
-            images, loss = match_released(ctx, *where, start, plan, pixels, release)
-        else:
-            check_images(ctx)
-            by_class = ByClass(ctx.records)
-            held = by_class.held
-            start = last if last is not None else self.start(ctx, by_class)
-            images, loss = match_distribution(ctx, by_class, *where, start, plan, pixels)  # 5 to 8
-        labels = labels_for(held, self.images_per_class)
-        return self.reply(ctx, images, labels, loss), LastSet(images) if self.warm_start else None
-
-    def start(self, ctx: ClientContext, by_class: ByClass) -> Tensor:
-        """Where the images start from: line 4."""
-        return first_images(ctx, by_class, self.images_per_class, self.initial)
+        made = self.match(  # lines 4 to 8
+            ctx, message.params, self.radius, self.images_per_class, plan, last
+        )
+        labels = labels_for(made.held, self.images_per_class)
+        reply = self.reply(ctx, made.images, labels, made.loss)  # line 9
+        return reply, LastSet(made.images) if self.warm_start else None

@@ -23,7 +23,7 @@ norms where FedDM squares: ``squared``. The distance of line 13 is DC's (sum ove
 1 - cosine, vectors left out). The name of eta in line 10 is ambiguous; it is read as eta_m, and
 ``radius_step`` sets another.
 
-With privacy on: line 4 as it is; the real side of line 7 is one noisy release an iteration, as in
+With privacy on: line 4 as it is; the real side of line 7 is one noisy release per iteration, as in
 FedDM (``target``, ``release_steps``), of the concatenation of the layers matched in it. Lines 9 to
 14 see sanitised sets alone. The noise that the paper divides by |S_k| is not used: that is no
 sensitivity. Gradients of plain norms do not add up to the norm's of the mean: with
@@ -33,38 +33,39 @@ sensitivity. Gradients of plain norms do not add up to the norm's of the mean: w
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from msgspec import Meta
 from torch import Tensor
 
+from fedstill.methods.shared.distribution_matching import DistributionMatching
+from fedstill.methods.shared.messages import Region, region_schema, set_specs
 from fedstill.methods.shared.surrogate import Distilled, trust_of_images
+from fedstill.records import SyntheticSet, union
 from fedstill.steps.arithmetic import norm, scaled, subtract
-from fedstill.steps.augment import Augment
 from fedstill.steps.ball import sample_ball
-from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_for
-from fedstill.steps.distil import PixelOptimiser, PixelSteps, match_distribution
+from fedstill.steps.classes import Initial, labels_for
+from fedstill.steps.distil import PixelOptimiser
 from fedstill.steps.fit import fit
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import gradient_matching_pixels
 from fedstill.steps.matching import Matching
-from fedstill.steps.released import Release, Target, first_noise, match_released, matching_leaks
-from fedstill.synthetic import SyntheticSet, set_specs, union
-from fedstill.types import ClientContext, Params, PrivateForm, Reply, ServerContext, Task
-from fedstill.wire import Schema, params_specs
+from fedstill.steps.training import Training
+from fedstill.types import (
+    ClientContext,
+    Params,
+    PrivateForm,
+    Reply,
+    ServerContext,
+    Stateless,
+    Task,
+)
+from fedstill.wire import Schema
 
 
 @dataclass(frozen=True)
-class Ball:
-    """Server state and message down: the weights and the radius around them."""
-
-    params: Params
-    radius: float
-
-
-@dataclass(frozen=True)
-class FedDualMatch:
+class FedDualMatch(DistributionMatching, Stateless[Region, Region, Distilled]):
     """FedDM layer by layer, and a server that also matches the clients' gradients."""
 
     sends_sets: ClassVar[bool] = True
@@ -79,9 +80,6 @@ class FedDualMatch:
     pixel_optimiser: PixelOptimiser = "adam"
     pixel_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
     pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    augment: Augment = "none"
-    flip: bool = False
-    compile: Literal["off", "on"] = "off"
     radius: Annotated[float, Meta(ge=0)] = 5.0  # R_0
     adaptive_radius: bool = True  # off: R_0 in every round
     radius_step: Annotated[float, Meta(gt=0)] | None = None  # eta of line 10; None: eta_m
@@ -94,54 +92,30 @@ class FedDualMatch:
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # eta_m
     server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     server_batch: Annotated[int, Meta(ge=1)] = 256
-    target: Target = "features"  # of a private run: what is released
-    release_steps: Annotated[int, Meta(ge=1)] = 10  # pixel steps on each release of features
 
     def private_form(self, rate: float) -> PrivateForm:
-        leaks = matching_leaks(self.initial, self.augment, self.target)
-        return PrivateForm(self.iterations, leaks)
+        return PrivateForm(self.iterations, self.matching_leaks)
 
-    def init(self, ctx: ServerContext) -> Ball:
-        return Ball(ctx.task.model.init(ctx.rng.at("init").torch()), self.radius)  # line 1
+    def init(self, ctx: ServerContext) -> Region:
+        return Region(ctx.task.model.init(ctx.rng.at("init").torch()), self.radius)  # line 1
 
-    def init_client(self, task: Task) -> None:
-        return None
-
-    def download(self, task: Task) -> Schema[Ball]:
-        return Schema(Ball, params_specs(task, "params"), {"radius": (0, math.inf)})
+    def download(self, task: Task) -> Schema[Region]:
+        return region_schema(task)
 
     def upload(self, task: Task) -> Schema[Distilled]:
         numbers = {"records": (0.0, 0.0), "loss": (0.0, math.inf)}
         return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
 
-    def broadcast(self, ctx: ServerContext, state: Ball) -> Ball:
+    def broadcast(self, ctx: ServerContext, state: Region) -> Region:
         return state  # line 3
 
-    def client(self, ctx: ClientContext, message: Ball, state: None) -> tuple[Distilled, None]:
-        steps = PixelSteps(
-            self.pixel_optimiser,
-            self.pixel_learning_rate,
-            self.pixel_momentum,
-            self.real_batch,
-            self.augment,
-            self.flip,
-        )
-        where = (message.params, message.radius)
-        if ctx.private is not None:
-            held = ctx.private.classes
-            start = first_noise(ctx, self.images_per_class)  # line 4
-            plan = self.plan(len(ctx.task.model.features(message.params, start[:1, 0])))
-            release = Release(self.target, self.release_steps)
-            images, loss = match_released(ctx, *where, start, plan, steps, release)
-        else:
-            check_images(ctx)
-            by_class = ByClass(ctx.records)
-            held = by_class.held
-            start = first_images(ctx, by_class, self.images_per_class, self.initial)  # line 4
-            plan = self.plan(len(ctx.task.model.features(message.params, start[:1, 0])))
-            images, loss = match_distribution(ctx, by_class, *where, start, plan, steps)  # 5 to 7
-        labels = labels_for(held, self.images_per_class).to(images.device)
-        return Distilled(SyntheticSet(images.flatten(0, 1), labels), 0, loss), None  # line 8
+    def client(self, ctx: ClientContext, message: Region, state: None) -> tuple[Distilled, None]:
+        number, params = self.images_per_class, message.params
+        plan = self.plan(ctx.task.model.outputs(params, ctx.task.shape))
+        made = self.match(ctx, params, message.radius, number, plan)  # lines 4 to 7
+        labels = labels_for(made.held, number).to(made.images.device)
+        synthetic = SyntheticSet(made.images.flatten(0, 1), labels)
+        return Distilled(synthetic, 0, made.loss), None  # line 8
 
     def plan(self, outputs: int) -> list[Matching]:
         """What each iteration matches: the logits first, then a layer more at every stage."""
@@ -153,7 +127,9 @@ class FedDualMatch:
             for i in range(self.iterations)
         ]
 
-    def server(self, ctx: ServerContext, state: Ball, replies: Sequence[Reply[Distilled]]) -> Ball:
+    def server(
+        self, ctx: ServerContext, state: Region, replies: Sequence[Reply[Distilled]]
+    ) -> Region:
         sets = {reply.client: reply.message.synthetic for reply in replies}
         together = union(sets)  # line 9
         trust = {reply.client: reply.trust for reply in replies}
@@ -169,19 +145,17 @@ class FedDualMatch:
             together.images,
             together.labels,
             ctx.rng.at("fit"),
-            learning_rate=self.server_learning_rate,
-            batch_size=self.server_batch,
+            Training(self.server_learning_rate, self.server_momentum, self.server_batch),
             iterations=self.server_iterations,
-            momentum=self.server_momentum,
             weights=shares,
             progress=ctx.progress,
         )
-        return Ball(params, radius)
+        return Region(params, radius)
 
     def next_radius(
         self,
         ctx: ServerContext,
-        state: Ball,
+        state: Region,
         sets: dict[int, SyntheticSet],
         together: SyntheticSet,
         trust: dict[int, float],
@@ -230,16 +204,16 @@ class FedDualMatch:
                     own.sub_(slope, alpha=self.gradient_learning_rate)
         return union({c: SyntheticSet(images[c], sets[c].labels) for c in sets})
 
-    def params(self, state: Ball) -> Params:
+    def params(self, state: Region) -> Params:
         return state.params
 
     def synthetic(
-        self, state: Ball, replies: Sequence[Reply[Distilled]]
+        self, state: Region, replies: Sequence[Reply[Distilled]]
     ) -> dict[int, SyntheticSet]:
         """The sets of this round, for the run folder."""
         return {reply.client: reply.message.synthetic for reply in replies}
 
-    def report(self, state: Ball, replies: Sequence[Reply[Distilled]]) -> dict[str, float]:
+    def report(self, state: Region, replies: Sequence[Reply[Distilled]]) -> dict[str, float]:
         """The radius for the next round, and the clients' mean matching loss."""
         loss = sum(reply.message.loss for reply in replies) / len(replies)
         return {"radius": state.radius, "matching_loss": loss}

@@ -40,14 +40,16 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.feddm import LastSet
-from fedstill.methods.shared.trusted_descent import Approximation, Region, TrustedDescent
+from fedstill.methods.shared.messages import LastSet, Region
+from fedstill.methods.shared.pixels import PixelSettings
+from fedstill.methods.shared.trusted_descent import Approximation, TrustedDescent
+from fedstill.methods.shared.weighting import weighting_leaks
+from fedstill.records import SyntheticSet
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import Augment, draw_augmentation
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_for
-from fedstill.steps.distil import PixelOptimiser, PixelSteps, pixel_optimiser
+from fedstill.steps.distil import pixel_optimiser
 from fedstill.steps.fit import descend
-from fedstill.steps.gradient import evaluate
 from fedstill.steps.gradient_matching import (
     distance_of,
     gradient_matching_pixels,
@@ -55,12 +57,12 @@ from fedstill.steps.gradient_matching import (
 )
 from fedstill.steps.per_record import weight_gradients
 from fedstill.steps.released import first_noise, initial_leaks
-from fedstill.synthetic import SyntheticSet
+from fedstill.steps.scores import score
 from fedstill.types import ClientContext, Leak, Params, PrivateForm, Task
 
 
 @dataclass(frozen=True)
-class FedGloss(TrustedDescent):
+class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
     """Clients send images whose gradients match their records'; the server descends on them."""
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
@@ -82,22 +84,18 @@ class FedGloss(TrustedDescent):
     real_batches: Annotated[int, Meta(ge=1)] = 1  # in a trajectory step; the authors' code: 40
     pixel_steps: Annotated[int, Meta(ge=0)] = 5  # R_b, on one real gradient
     local_steps: Annotated[int, Meta(ge=0)] = 0  # R_l
-    real_batch: Annotated[int, Meta(ge=1)] = 256  # records in a batch, whatever their class
-    pixel_optimiser: PixelOptimiser = "sgd"
     pixel_learning_rate: Annotated[float, Meta(gt=0)] = 10.0  # tau; the paper: 100
-    pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5
     mse_weight: Annotated[float, Meta(gt=0)] = 0.1
     normalize_rows: bool = True
     include_vectors: bool = True
     augment: Augment = "dsa"
-    flip: bool = False  # whether DSA may mirror images: never for digits
     radius_epochs: Annotated[int, Meta(ge=1)] = 30  # of line 9, at most; the paper: 100
     radius_records: Annotated[int, Meta(ge=1)] = 256  # the real loss of line 9 is over so many
     compile: Literal["off", "on"] = "off"  # of the real gradient
 
     def private_form(self, rate: float) -> PrivateForm:
         accesses = self.trajectories * self.trajectory_steps * self.real_batches
-        return PrivateForm(accesses, self.leaks)
+        return PrivateForm(accesses, self.leaks, weighting_leaks(self.weighting))
 
     @property
     def leaks(self) -> tuple[Leak, ...]:
@@ -106,10 +104,11 @@ class FedGloss(TrustedDescent):
         if self.measured:
             why = "the radius is where the loss on the records is smallest, which nobody sanitised"
             remedy = "set method.radius_choice = 'constant', or 'fixed'"
-            leaks.append(Leak("radius_choice", why, remedy))
+            leaks.append(Leak("radius_choice", self.radius_choice, why, remedy))
         if self.criterion == "calibrated":
             why = "it sends the exact lengths of the records' gradient"
-            leaks.append(Leak("criterion", why, "set method.criterion = 'cosine+mse'"))
+            remedy = "set method.criterion = 'cosine+mse'"
+            leaks.append(Leak("criterion", self.criterion, why, remedy))
         return tuple(leaks)
 
     def init_client(self, task: Task) -> LastSet | None:
@@ -148,7 +147,7 @@ class FedGloss(TrustedDescent):
         """Lines 5 to 8: the images, their mean distance on the way, and the real gradient's
         lengths, tensor by tensor, as they were last."""
         images = start.detach().clone()
-        optimiser = pixel_optimiser(images, self.steps)
+        optimiser = pixel_optimiser(images, self.pixels)
         how = distance_of(
             self.criterion,
             normalize_rows=self.normalize_rows,
@@ -185,13 +184,6 @@ class FedGloss(TrustedDescent):
         images.grad = None
         return images, max(0.0, float(total) / max(1, done)), norms
 
-    @property
-    def steps(self) -> PixelSteps:
-        """How pixels are moved."""
-        return PixelSteps(
-            self.pixel_optimiser, self.pixel_learning_rate, self.pixel_momentum, self.real_batch
-        )
-
     def real_gradient(
         self,
         ctx: ClientContext,
@@ -219,7 +211,7 @@ class FedGloss(TrustedDescent):
         for _ in range(self.radius_epochs):
             weights = descend(ctx.task, weights, synthetic.images, synthetic.labels, eta)
             distance = float(norm(subtract(weights, region.params)))
-            _, loss = evaluate(ctx.task, weights, real)
+            loss = score(ctx.task, weights, real).loss
             if loss < smallest:
                 smallest, radius = loss, distance
             if distance >= region.radius:

@@ -19,10 +19,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedstill.methods.fedavg import FedAvg, client_weights
+from fedstill.methods.shared.local_training import LocalTraining
 from fedstill.methods.shared.messages import MANY, Update, Weights
-from fedstill.steps.arithmetic import add, scaled, subtract
-from fedstill.steps.local_sgd import steps_of
+from fedstill.methods.shared.weighting import client_weights
+from fedstill.methods.shared.weights_down import WeightsDown
+from fedstill.steps.arithmetic import add, scaled
 from fedstill.types import ClientContext, Reply, ServerContext, Task
 from fedstill.wire import Schema, params_specs
 
@@ -42,13 +43,14 @@ def path_length(steps: int, momentum: float) -> float:
 
 
 @dataclass(frozen=True)
-class FedNova(FedAvg):
+class FedNova(LocalTraining, WeightsDown[NormalisedUpdate]):
     """Average of updates that are normalised by each client's number of steps."""
 
-    # See above: DP-FedAvg is the same under its own name.
-    private_form = None  # type: ignore[assignment]
+    def private_form(self, rate: float) -> None:
+        """None: see above, DP-FedAvg is the same under its own name."""
+        return
 
-    def upload(self, task: Task) -> Schema[NormalisedUpdate]:  # type: ignore[override]
+    def upload(self, task: Task) -> Schema[NormalisedUpdate]:
         numbers = {"records": (1, MANY), "path": (1, MANY)}
         return Schema(NormalisedUpdate, params_specs(task, "update"), numbers)
 
@@ -56,12 +58,11 @@ class FedNova(FedAvg):
         self, ctx: ClientContext, message: Weights, state: None
     ) -> tuple[NormalisedUpdate, None]:
         records = len(ctx.records)
-        steps = steps_of(records, self.local_epochs, self.batch_size, self.local_steps)
-        path = path_length(steps, self.momentum)
-        update = subtract(self.train(ctx, message.params), message.params)  # line 1
+        path = path_length(self.number_of_steps(records), self.momentum)
+        update = self.local_update(ctx, message.params)  # line 1
         return NormalisedUpdate(scaled(update, 1 / path), records, path), None  # line 2
 
-    def server(  # type: ignore[override]
+    def server(
         self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[NormalisedUpdate]]
     ) -> Weights:
         shares = client_weights(replies, self.weighting)  # line 3

@@ -1,4 +1,4 @@
-"""FedSGD: McMahan et al., AISTATS 2017: one gradient over all records a round.
+"""FedSGD: McMahan et al., AISTATS 2017: one gradient over all records per round.
 
 1  server: w <- init
 2  for each round:
@@ -17,19 +17,20 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from fedstill.methods.fedavg import Weighting, client_weights
-from fedstill.methods.shared.messages import Update, Weights, update_schema, weights_schema
+from fedstill.methods.shared.messages import Update, Weights, update_schema
+from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
+from fedstill.methods.shared.weights_down import WeightsDown
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add
 from fedstill.steps.gradient import full_gradient
 from fedstill.steps.per_record import weight_gradients
-from fedstill.types import ClientContext, Params, PrivateForm, Reply, ServerContext, Task
+from fedstill.types import ClientContext, PrivateForm, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
 
 @dataclass(frozen=True)
-class FedSGD(Aggregating):
-    """One full gradient step a round."""
+class FedSGD(Aggregating, WeightsDown[Update]):  # lines 1 and 3: WeightsDown
+    """One full gradient step per round."""
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"weighting": "uniform"}
 
@@ -37,22 +38,10 @@ class FedSGD(Aggregating):
     weighting: Weighting = "records"
 
     def private_form(self, rate: float) -> PrivateForm:
-        return PrivateForm(accesses=1)
-
-    def init(self, ctx: ServerContext) -> Weights:
-        return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
-
-    def init_client(self, task: Task) -> None:
-        return None
-
-    def download(self, task: Task) -> Schema[Weights]:
-        return weights_schema(task)
+        return PrivateForm(accesses=1, size_leaks=weighting_leaks(self.weighting))
 
     def upload(self, task: Task) -> Schema[Update]:
         return update_schema(task)
-
-    def broadcast(self, ctx: ServerContext, state: Weights) -> Weights:
-        return state  # line 3
 
     def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Update, None]:
         if ctx.private is None:
@@ -67,6 +56,3 @@ class FedSGD(Aggregating):
         shares = client_weights(replies, self.weighting)
         gradient = self.aggregated([reply.message.update for reply in replies], shares)
         return Weights(add(state.params, gradient, -self.learning_rate))  # line 5
-
-    def params(self, state: Weights) -> Params:
-        return state.params

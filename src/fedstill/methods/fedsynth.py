@@ -8,7 +8,7 @@
     5       E times:
     6           w_syn <- ClientUpdate(D; w)
     7           g <- gradient of F_k(D_k; .) at w_syn, over a batch of its records
-    8           D <- D - eta * (g taken back through line 6)
+    8           D <- D - eta * (g backpropagated through line 6)
     9       client k: send D
     10      server: w_k <- ClientUpdate(D_k; w) for every k
     11      server: w <- w + mean_k (w_k - w)
@@ -19,11 +19,11 @@ Client and server run the same line 12, so that the server finds the client's w_
 labels: distributions, the softmax of free numbers. The poster leaves open where D starts, E, the
 learning rates and the batch of line 7; it takes plain gradient steps in line 8 (here ``sgd``).
 
-The size of D follows from a wished ``compression``: weights of the model / numbers in D, a fixed
-label counted as one number, for it travels as four bytes as a float does.
+The size of D follows from the requested ``compression``: weights of the model / numbers in D, a
+fixed label counted as one number, for it travels as four bytes as a float does.
 
 With privacy on line 4 is noise, and g of line 7 is one access: a noisy mean of the clipped
-gradients at w_syn of a Poisson sample. Line 8 takes it back through D and w alone. The records'
+gradients at w_syn of a Poisson sample. Line 8 backpropagates it through D and w alone. The records'
 losses, which are sent for the report, are not (``report_losses`` must be off).
 """
 
@@ -37,9 +37,11 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.errors import RequestError
-from fedstill.methods.fedavg import Weighting, client_weights
-from fedstill.methods.shared.compression import examples_a_batch
-from fedstill.methods.shared.messages import MANY, Weights, weights_schema
+from fedstill.methods.shared.compression import examples_per_batch
+from fedstill.methods.shared.messages import MANY, Weights
+from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
+from fedstill.methods.shared.weights_down import WeightsDown
+from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import add, subtract, weighted_sum
 from fedstill.steps.classes import Initial
@@ -49,8 +51,7 @@ from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.per_record import weight_gradients
 from fedstill.steps.released import initial_leaks
 from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
-from fedstill.steps.unroll import Batches, back, sgd_steps, walk
-from fedstill.synthetic import SyntheticSet
+from fedstill.steps.unroll import Batches, backward, sgd_steps, unroll
 from fedstill.types import (
     ClientContext,
     Leak,
@@ -77,7 +78,7 @@ class SyntheticBatches:
 
 
 @dataclass(frozen=True)
-class FedSynth:
+class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
     """Clients send synthetic batches; SGD on them gives the server each client's update."""
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"initial": "noise", "report_losses": False}
@@ -107,8 +108,9 @@ class FedSynth:
         leaks = list(initial_leaks(self.initial))
         if self.report_losses:
             why = "the clients' losses on their records would be sent as they are"
-            leaks.append(Leak("report_losses", why, "set method.report_losses = false"))
-        return PrivateForm(self.iterations, tuple(leaks))
+            remedy = "set method.report_losses = false"
+            leaks.append(Leak("report_losses", self.report_losses, why, remedy))
+        return PrivateForm(self.iterations, tuple(leaks), weighting_leaks(self.weighting))
 
     def example(self, task: Task) -> Example:
         """What one synthetic example looks like."""
@@ -119,16 +121,7 @@ class FedSynth:
         if self.batch_size is not None:
             return self.batches, self.batch_size
         rate = DEFAULT_COMPRESSION if self.compression is None else self.compression
-        return self.batches, examples_a_batch(task, example, rate, self.batches)
-
-    def init(self, ctx: ServerContext) -> Weights:
-        return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
-
-    def init_client(self, task: Task) -> None:
-        return None
-
-    def download(self, task: Task) -> Schema[Weights]:
-        return weights_schema(task)
+        return self.batches, examples_per_batch(task, example, rate, self.batches)
 
     def upload(self, task: Task) -> Schema[SyntheticBatches]:
         example = self.example(task)
@@ -145,9 +138,6 @@ class FedSynth:
         records = (1, MANY) if self.weighting == "records" else (0, 0)
         return Schema(SyntheticBatches, tensors, {**numbers, "records": records})
 
-    def broadcast(self, ctx: ServerContext, state: Weights) -> Weights:
-        return state  # line 3
-
     def client(
         self, ctx: ClientContext, message: Weights, state: None
     ) -> tuple[SyntheticBatches, None]:
@@ -155,15 +145,16 @@ class FedSynth:
         optimiser = self.optimiser(x, labels)
         for iteration in range(self.iterations):  # line 5
             batches = _as_sent(x, labels)
-            path = walk(ctx.task, message.params, batches, self.learning_rate)  # line 6
+            path = unroll(ctx.task, message.params, batches, self.learning_rate)  # line 6
             if ctx.private is None:
-                slope, _ = self.record_gradient(ctx, path.end, ctx.rng.at("batch", iteration))  # 7
+                batch = ctx.rng.at("batch", iteration)
+                gradient, _ = self.record_gradient(ctx, path.end, batch)  # line 7
             else:
-                slope = ctx.private.noisy_mean(weight_gradients(ctx.task, path.end))
-            slopes = back(ctx.task, path, batches, self.learning_rate, slope)  # line 8
-            x.grad = slopes.x
+                gradient = ctx.private.noisy_mean(weight_gradients(ctx.task, path.end))
+            found = backward(ctx.task, path, batches, self.learning_rate, gradient)  # line 8
+            x.grad = found.x
             if labels.is_floating_point():
-                labels.grad = through_softmax(batches.y, slopes.y)
+                labels.grad = through_softmax(batches.y, found.y)
             optimiser.step()
             ctx.progress(iteration + 1, self.iterations)
         batches = _as_sent(x, labels)
@@ -224,9 +215,6 @@ class FedSynth:
         ]
         shares = client_weights(replies, self.weighting)
         return Weights(add(state.params, weighted_sum(updates, shares)))  # line 11
-
-    def params(self, state: Weights) -> Params:
-        return state.params
 
     def synthetic(
         self, state: Weights, replies: Sequence[Reply[SyntheticBatches]]

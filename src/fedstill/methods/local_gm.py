@@ -27,15 +27,16 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from fedstill.methods.feddm import LastSet
+from fedstill.methods.shared.messages import LastSet, set_specs
+from fedstill.methods.shared.pixels import PixelSettings
 from fedstill.methods.shared.surrogate import Distilled
-from fedstill.steps.augment import Augment
+from fedstill.records import SyntheticSet, union
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_of
-from fedstill.steps.condense import Condensation, Training, condense, fresh_weights, train
-from fedstill.steps.distil import PixelOptimiser, PixelSteps
+from fedstill.steps.condense import Condensation, condense
+from fedstill.steps.fit import fit
 from fedstill.steps.gradient_matching import DC
-from fedstill.synthetic import SyntheticSet, set_specs, union
-from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.steps.training import Training, initial_weights
+from fedstill.types import ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
 
@@ -53,22 +54,17 @@ class Condensed:
 
 
 @dataclass(frozen=True)
-class LocalGM:
+class LocalGM(PixelSettings, Method[Condensed, GoOn, LastSet, Distilled]):
     """Each client condenses its records by gradient matching, alone; the server has the union."""
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
     initial: Initial = "real"
-    networks: Annotated[int, Meta(ge=0)] = 1  # a round; the paper: 1000 in all
+    networks: Annotated[int, Meta(ge=0)] = 1  # per round; the paper: 1000 in all
     matching_steps: Annotated[int, Meta(ge=1)] = 10  # T
     network_epochs: Annotated[int, Meta(ge=1)] = 5  # of line 7; the paper: 50
     network_learning_rate: Annotated[float, Meta(gt=0)] = 0.01
     network_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5
-    real_batch: Annotated[int, Meta(ge=1)] = 256  # records of a class in one step
-    pixel_optimiser: PixelOptimiser = "sgd"
     pixel_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # tau
-    pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5
-    augment: Augment = "none"
-    flip: bool = False  # whether DSA may mirror images: never for digits
     server_epochs: Annotated[int, Meta(ge=1)] = 100  # the paper: 300, DSA 1000
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # the paper: 0.01
     server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
@@ -111,21 +107,15 @@ class LocalGM:
             self.networks,
             self.matching_steps,
             self.training(self.network_epochs, self.network_learning_rate, self.network_momentum),
-            PixelSteps(
-                self.pixel_optimiser,
-                self.pixel_learning_rate,
-                self.pixel_momentum,
-                self.real_batch,
-                self.augment,
-                self.flip,
-            ),
+            self.pixels,
             DC,
             compiled=self.compile == "on",
         )
 
     def training(self, epochs: int, learning_rate: float, momentum: float) -> Training:
         """Training on synthetic images, augmented as they were when they were matched."""
-        return Training(epochs, learning_rate, momentum, self.batch, self.augment, self.flip)
+        augment, flip = self.augment, self.flip
+        return Training(learning_rate, momentum, self.batch, epochs, augment=augment, flip=flip)
 
     def server(
         self, ctx: ServerContext, state: Condensed, replies: Sequence[Reply[Distilled]]
@@ -133,11 +123,11 @@ class LocalGM:
         sets = state.sets | {str(reply.client): reply.message.synthetic for reply in replies}
         together = union({int(client): own for client, own in sets.items()})
         how = self.training(self.server_epochs, self.server_learning_rate, self.server_momentum)
-        fresh = fresh_weights(ctx.task, ctx.rng.at("network"))
+        start = initial_weights(ctx.task, ctx.rng.at("network"))
         rng = ctx.rng.at("fit")
-        return Condensed(
-            train(ctx.task, fresh, together.images, together.labels, rng, how), sets
-        )  # line 9
+        return Condensed(  # line 9
+            fit(ctx.task, start, together.images, together.labels, rng, how), sets
+        )
 
     def params(self, state: Condensed) -> Params:
         return state.params

@@ -25,26 +25,21 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.shared.messages import Weights
+from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
+from fedstill.methods.shared.weighting import weighting_leaks
+from fedstill.records import SyntheticSet
 from fedstill.steps.classes import labels_for, noise_for
 from fedstill.steps.fit import fit
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import gradient_matching_pixels
 from fedstill.steps.per_record import weight_gradients
-from fedstill.synthetic import SyntheticSet
+from fedstill.steps.training import Training, initial_weights
 from fedstill.types import ClientContext, Params, PrivateForm, Task
 
 
 @dataclass(frozen=True)
-class OwnSet:
-    """Client state: its images so far."""
-
-    images: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class PSG(SurrogateTraining):
+class PSG(SurrogateTraining[LastSet]):
     """One-shot private set: gradient matching on sanitised gradients of random networks."""
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"weighting": "union"}
@@ -59,14 +54,15 @@ class PSG(SurrogateTraining):
     radius: Annotated[float, Meta(ge=0)] = 1e6  # the set is no surrogate around w
 
     def private_form(self, rate: float) -> PrivateForm:
-        return PrivateForm(self.restarts * self.gradients)
+        accesses = self.restarts * self.gradients
+        return PrivateForm(accesses, size_leaks=weighting_leaks(self.weighting))
 
-    def init_client(self, task: Task) -> OwnSet:
-        return OwnSet()
+    def init_client(self, task: Task) -> LastSet:
+        return LastSet()
 
     def client(
-        self, ctx: ClientContext, message: Weights, state: OwnSet
-    ) -> tuple[Distilled, OwnSet]:
+        self, ctx: ClientContext, message: Weights, state: LastSet
+    ) -> tuple[Distilled, LastSet]:
         held = ctx.records.labels.unique() if ctx.private is None else ctx.private.classes
         labels = labels_for(held, self.images_per_class).to(ctx.task.device)
         images = state.images
@@ -80,8 +76,7 @@ class PSG(SurrogateTraining):
         for access in range(total):  # lines 3 to 8
             restart, number = divmod(access, self.gradients)
             if number == 0:
-                fresh = ctx.task.model.init(ctx.rng.at("network", restart).torch())
-                weights = {k: v.to(ctx.task.device) for k, v in fresh.items()}  # line 4
+                weights = initial_weights(ctx.task, ctx.rng.at("network", restart))  # line 4
             target = self.gradient(ctx, weights, access)  # line 6
             for _ in range(self.pixel_steps):  # line 7
                 images.grad, apart = gradient_matching_pixels(
@@ -93,7 +88,7 @@ class PSG(SurrogateTraining):
             ctx.progress(access + 1, total)
         images.grad = None
         records = ctx.size if self.weighting == "records" else 0
-        return Distilled(SyntheticSet(images, labels), records, distance), OwnSet(images)  # line 9
+        return Distilled(SyntheticSet(images, labels), records, distance), LastSet(images)  # line 9
 
     def gradient(self, ctx: ClientContext, weights: Params, access: int) -> Sequence[Tensor]:
         """Line 6: through the door, or of a mini-batch where privacy is off."""
@@ -113,7 +108,6 @@ class PSG(SurrogateTraining):
             images,
             labels,
             ctx.rng.at("network steps", access),
-            learning_rate=self.network_learning_rate,
-            batch_size=self.server_batch,
+            Training(self.network_learning_rate, batch_size=self.server_batch),
             iterations=self.network_steps,
         )

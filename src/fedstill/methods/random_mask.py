@@ -26,12 +26,13 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.fedavg import FedAvg, client_weights
 from fedstill.methods.shared.compression import coordinates
+from fedstill.methods.shared.local_training import LocalTraining
 from fedstill.methods.shared.messages import MANY, Weights
+from fedstill.methods.shared.weighting import client_weights
 from fedstill.rng import Rng
-from fedstill.steps.arithmetic import add, scaled, subtract
-from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.steps.arithmetic import add, scaled
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Stateless, Task
 from fedstill.wire import Schema, TensorSpec, params_specs
 
 _SEEDS = 2**53  # every whole number below it survives whoever reads numbers as doubles
@@ -60,39 +61,42 @@ def draw_mask(seed: int, client: int, size: int, kept: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RandomMask(FedAvg):
+class RandomMask(LocalTraining, Stateless[Weights, SeededWeights, MaskedUpdate]):
     """FedAvg that sends a random part of each update's coordinates."""
 
     compression: Annotated[float, Meta(ge=1)] = 8.0  # rate: one coordinate in so many travels
+
+    def init(self, ctx: ServerContext) -> Weights:
+        return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
 
     def kept(self, task: Task) -> int:
         """How many coordinates travel."""
         return coordinates(task, self.compression)
 
-    def download(self, task: Task) -> Schema[SeededWeights]:  # type: ignore[override]
+    def download(self, task: Task) -> Schema[SeededWeights]:
         return Schema(SeededWeights, params_specs(task, "params"), {"mask_seed": (0, _SEEDS)})
 
-    def upload(self, task: Task) -> Schema[MaskedUpdate]:  # type: ignore[override]
+    def upload(self, task: Task) -> Schema[MaskedUpdate]:
         return Schema(
             MaskedUpdate, {"values": TensorSpec((self.kept(task),))}, {"records": (1, MANY)}
         )
 
-    def broadcast(self, ctx: ServerContext, state: Weights) -> SeededWeights:  # type: ignore[override]
+    def broadcast(self, ctx: ServerContext, state: Weights) -> SeededWeights:
         return SeededWeights(state.params, self.mask_seed(ctx))  # line 3
 
     def mask_seed(self, ctx: ServerContext) -> int:
         """This round's, the same whenever it is asked for."""
         return int(ctx.rng.at("mask").numpy().integers(_SEEDS))
 
-    def client(  # type: ignore[override]
+    def client(
         self, ctx: ClientContext, message: SeededWeights, state: None
     ) -> tuple[MaskedUpdate, None]:
-        update = subtract(self.train(ctx, message.params), message.params)  # line 4
+        update = self.local_update(ctx, message.params)  # line 4
         vector = torch.cat([part.flatten() for part in update.values()])
         mask = draw_mask(message.mask_seed, ctx.client, len(vector), self.kept(ctx.task))  # 5
         return MaskedUpdate(vector[mask.to(vector.device)], ctx.size), None  # line 6
 
-    def server(  # type: ignore[override]
+    def server(
         self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[MaskedUpdate]]
     ) -> Weights:
         seed = self.mask_seed(ctx)
@@ -111,6 +115,9 @@ class RandomMask(FedAvg):
         shapes = task.model.shapes.items()
         update = {name: part.view(shape) for (name, shape), part in zip(shapes, parts, strict=True)}
         return scaled(update, size / len(values))
+
+    def params(self, state: Weights) -> Params:
+        return state.params
 
     def report(self, state: Weights, replies: Sequence[Reply[MaskedUpdate]]) -> dict[str, float]:
         """The rate that was achieved: floats of a whole update against floats sent."""

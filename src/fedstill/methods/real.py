@@ -15,7 +15,7 @@ from fedstill.types import ClientContext, Task
 
 
 @dataclass(frozen=True)
-class Real(SurrogateTraining):
+class Real(SurrogateTraining[None]):
     """Random real images instead of synthetic ones: FedDM's baseline, and no privacy at all."""
 
     def init_client(self, task: Task) -> None:

@@ -10,7 +10,7 @@ Learning", ICML 2020, with option II for the control variates.
     7       server: x <- x + eta_g mean_S dy
     8       server: c <- c + (|S| / N) mean_S dc
 
-Two vectors a message each way. Plain SGD only: option II reads the mean gradient off the path,
+Two vectors per message each way. Plain SGD only: option II reads the mean gradient off the path,
 which momentum would bend.
 """
 
@@ -21,11 +21,11 @@ from typing import Annotated
 import torch
 from msgspec import Meta
 
-from fedstill.methods.fedavg import Weighting, client_weights
+from fedstill.methods.shared.local_training import LocalSteps
 from fedstill.methods.shared.messages import MANY, Update
+from fedstill.methods.shared.weighting import Weighting, client_weights
 from fedstill.steps.arithmetic import add, scaled, subtract, weighted_sum, zeros_like
-from fedstill.steps.local_sgd import local_sgd, steps_of
-from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.types import ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, params_specs
 
 
@@ -52,13 +52,9 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Scaffold:
+class Scaffold(LocalSteps, Method[Variates, Variates, Control, ControlledUpdate]):
     """Local SGD whose drift is corrected by control variates."""
 
-    local_epochs: Annotated[int, Meta(ge=1)] = 1
-    local_steps: Annotated[int, Meta(ge=1)] | None = None  # so many SGD steps instead of epochs
-    batch_size: Annotated[int, Meta(ge=1)] = 32
-    learning_rate: Annotated[float, Meta(gt=0)] = 0.05
     server_learning_rate: Annotated[float, Meta(gt=0)] = 1.0
     weighting: Weighting = "uniform"
 
@@ -84,18 +80,9 @@ class Scaffold:
     ) -> tuple[ControlledUpdate, Control]:
         records = len(ctx.records)
         drift = subtract(message.control, state.control)
-        trained = local_sgd(  # line 4
-            ctx,
-            message.params,
-            epochs=self.local_epochs,
-            steps=self.local_steps,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            correction=lambda _: drift,
-        )
+        trained = self.descend(ctx, message.params, correction=lambda _: drift)  # line 4
         update = subtract(trained, message.params)
-        steps = steps_of(records, self.local_epochs, self.batch_size, self.local_steps)
-        length = steps * self.learning_rate
+        length = self.number_of_steps(records) * self.learning_rate
         change = subtract(scaled(update, -1 / length), message.control)  # line 5
         return ControlledUpdate(update, records, change), Control(add(state.control, change))  # 6
 

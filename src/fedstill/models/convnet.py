@@ -106,14 +106,14 @@ class ConvNet(Model):
         return (*outputs, logits)
 
     def inference(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
-        if x.device.type != "cpu" or not self.quick_inference:
+        if x.device.type != "cpu" or not self.fast_inference:
             return self.features(params, x)
         outputs = winograd.outputs(params, x, self.blocks, self._first_padding)
         last = outputs[-1].flatten(1)
         return (*outputs, F.linear(last, params["linear.weight"], params["linear.bias"]))
 
     @property
-    def quick_inference(self) -> bool:
+    def fast_inference(self) -> bool:
         """Winograd's: for the papers' network if it is wide and its images are whole tiles."""
         kind = (self.norm, self.activation, self.pooling)
         if self.width < _WINOGRAD_WIDTH or kind != ("instance", "relu", "average"):

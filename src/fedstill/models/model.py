@@ -1,8 +1,10 @@
 """What a network is here: pure functions of its weights."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,19 +22,25 @@ class Model(ABC):
 
     @abstractmethod
     def init(self, generator: torch.Generator) -> Params:
-        """Fresh weights, drawn from this generator alone."""
+        """Newly initialised weights, drawn from this generator alone."""
 
     @abstractmethod
     def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
         """Outputs layer by layer: the last is the logits, the one before feeds the last layer."""
+
+    def outputs(self, params: Params, shape: tuple[int, ...]) -> int:
+        """How many outputs ``features`` gives for inputs of this shape, the logits included."""
+        with torch.no_grad():
+            x = next(iter(params.values())).new_zeros(1, *shape)
+            return len(self.features(params, x))
 
     def inference(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
         """What ``features`` gives, to rounding, where nobody asks for a gradient."""
         return self.features(params, x)
 
     @property
-    def quick_inference(self) -> bool:
-        """Whether ``inference`` is a quicker way than ``features``."""
+    def fast_inference(self) -> bool:
+        """Whether ``inference`` is faster than ``features``."""
         return False
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
@@ -65,6 +73,21 @@ class Model(ABC):
     def size(self) -> int:
         """Number of weights."""
         return sum(torch.Size(shape).numel() for shape in self.shapes.values())
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What this network is, as plain values: it is hashed to recognise the same one again."""
+        cls = type(self)
+        settings: dict[str, str] = (
+            {f.name: str(vars(self).get(f.name, f.default)) for f in dataclasses.fields(self)}
+            if dataclasses.is_dataclass(self)
+            else {}
+        )
+        return {
+            "class": f"{cls.__module__}:{cls.__qualname__}",
+            "settings": settings,
+            "weights": {name: list(shape) for name, shape in self.shapes.items()},
+        }
 
     @staticmethod
     def from_module(

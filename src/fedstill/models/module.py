@@ -1,7 +1,9 @@
 """A user's own ``nn.Module`` as a model."""
 
 import copy
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +12,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedstill.errors import RequestError
 from fedstill.models.model import Model
-from fedstill.rng import lent
+from fedstill.rng import borrowed
 from fedstill.types import Params
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object in memory: another one in each process
 
 
 class ModuleModel(Model):
@@ -55,13 +59,24 @@ class ModuleModel(Model):
     def init(self, generator: torch.Generator) -> Params:
         """Each submodule's own initialisation, its randomness taken from ``generator``."""
         module = copy.deepcopy(self._module)
-        with lent(generator):
+        with borrowed(generator):
             for submodule in module.modules():
                 reset = getattr(submodule, "reset_parameters", None)
                 frozen = any(not p.requires_grad for p in submodule.parameters())
                 if callable(reset) and not frozen and not self._keep_weights:
                     reset()
         return {k: v.detach().clone() for k, v in module.named_parameters() if v.requires_grad}
+
+    @property
+    def description(self) -> dict[str, Any]:
+        modules = {
+            name: [
+                f"{type(part).__module__}:{type(part).__qualname__}",
+                _ADDRESS.sub("", part.extra_repr()),
+            ]
+            for name, part in self._module.named_modules()
+        }
+        return {**super().description, "modules": modules}
 
     def __repr__(self) -> str:
         return repr(self._module)

@@ -1,15 +1,15 @@
-"""What a run tells whoever is watching. The default watcher says nothing."""
+"""What a run reports to whoever is watching. The default observer does nothing."""
 
 from pathlib import Path
 
-from fedstill.runs.folder import RoundMetrics, Summary
+from fedstill.runs.metrics import RoundMetrics, Summary
 
 
 class Observer:
     """Override what you care about. Calls come in the order of this class."""
 
     def started(self, folder: Path, summary: Summary, rounds: int, done: int) -> None:
-        """The run begins, or goes on after ``done`` rounds."""
+        """The run begins, or is resumed after ``done`` rounds."""
 
     def note(self, text: str) -> None:
         """Something the user should know, once."""
@@ -31,3 +31,6 @@ class Observer:
 
     def finished(self, folder: Path, summary: Summary) -> None:
         """The run has ended; ``summary.status`` says how."""
+
+    def stop(self) -> None:
+        """No more calls will come, however the run ended: give the terminal back."""

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from fedstill.draw.numbers import in_bytes, in_percent, in_time
 from fedstill.observe.observer import Observer
-from fedstill.runs.folder import RoundMetrics, Summary
+from fedstill.runs.metrics import RoundMetrics, Summary
 
 
 class ProgressConsole(Console):

@@ -8,54 +8,58 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedstill.config.nested import flat
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.observe.observer import Observer
-from fedstill.runs.folder import RoundMetrics, RunFolder, Summary
-from fedstill.tables import flat
+from fedstill.runs.folder import RunFolder
+from fedstill.runs.metrics import RoundMetrics, Summary
 
 
 class Observers(Observer):
-    """A watcher and some trackers, told in order.
+    """A watcher and some trackers, called in order.
 
-    A tracker that fails (its server is gone, its disk is full) is left behind: the run goes on.
+    A tracker that fails (its server is gone, its disk is full) is dropped: the run continues.
     """
 
     def __init__(self, watcher: Observer, trackers: Sequence[Observer]) -> None:
         self.watcher, self.trackers = watcher, list(trackers)
 
     def started(self, folder: Path, summary: Summary, rounds: int, done: int) -> None:
-        self._tell("started", folder, summary, rounds, done)
+        self._forward(lambda each: each.started(folder, summary, rounds, done))
 
     def note(self, text: str) -> None:
-        self._tell("note", text)
+        self._forward(lambda each: each.note(text))
 
     def round_started(self, round: int, clients: list[int]) -> None:
-        self._tell("round_started", round, clients)
+        self._forward(lambda each: each.round_started(round, clients))
 
     def client_progress(self, client: int, step: int, steps: int) -> None:
-        self._tell("client_progress", client, step, steps)
+        self._forward(lambda each: each.client_progress(client, step, steps))
 
     def client_done(self, client: int, error: str | None) -> None:
-        self._tell("client_done", client, error)
+        self._forward(lambda each: each.client_done(client, error))
 
     def server_progress(self, step: int, steps: int) -> None:
-        self._tell("server_progress", step, steps)
+        self._forward(lambda each: each.server_progress(step, steps))
 
     def round_done(self, metrics: RoundMetrics) -> None:
-        self._tell("round_done", metrics)
+        self._forward(lambda each: each.round_done(metrics))
 
     def finished(self, folder: Path, summary: Summary) -> None:
-        self._tell("finished", folder, summary)
+        self._forward(lambda each: each.finished(folder, summary))
 
-    def _tell(self, what: str, *words: Any) -> None:
-        getattr(self.watcher, what)(*words)
+    def stop(self) -> None:
+        self._forward(lambda each: each.stop())
+
+    def _forward(self, call: Callable[[Observer], None]) -> None:
+        call(self.watcher)
         for each in tuple(self.trackers):
             try:
-                getattr(each, what)(*words)
+                call(each)
             except Exception as error:
                 self.trackers.remove(each)
                 name = type(each).__name__
-                self.watcher.note(f"{name} failed and is told no more: {error}")
+                self.watcher.note(f"{name} failed and gets no more metrics: {error}")
 
 
 class TensorBoardTracker(Observer):

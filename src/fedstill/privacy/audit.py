@@ -26,16 +26,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Records, Scaling, Split
-from fedstill.errors import RequestError
 from fedstill.models import ConvNet
 from fedstill.privacy.accounting import epsilon_of, sigma_for
 from fedstill.privacy.guards import private_form_of
 from fedstill.privacy.ledger import Ledger
-from fedstill.privacy.mechanism import PrivateRecords
+from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import OperatingSystem
+from fedstill.records import Records, Scaling, Split
 from fedstill.rng import Rng
 from fedstill.types import (
+    AnyMethod,
     ClassSums,
     ClientContext,
     Params,
@@ -96,7 +96,9 @@ class Audit:
 Door = Callable[..., PrivateRecords]
 
 
-def audit(method: Any, name: str, settings: AuditSettings, door: Door = PrivateRecords) -> Audit:
+def audit(
+    method: AnyMethod, name: str, settings: AuditSettings, door: Door = PrivateRecords
+) -> Audit:
     """Audit a method's private form. ``door`` is there for tests: a mechanism of another kind."""
     task = _task(settings.rounds)
     form = private_form_of(method, name, settings.rate)
@@ -109,51 +111,56 @@ def audit(method: Any, name: str, settings: AuditSettings, door: Door = PrivateR
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.jsonl", settings.rate, sigma)
 
+        terms = DoorTerms(
+            settings.rate, sigma, settings.clip, settings.canaries // 2, torch.arange(_CLASSES)
+        )
+        records = _only(canaries, included)
+
         def private(round: int) -> dict[str, Any]:
-            own = door(
-                _only(canaries, included),
-                ledger,
-                OperatingSystem(),
-                round,
-                settings.rate,
-                sigma,
-                settings.clip,
-                settings.canaries // 2,
-                torch.arange(_CLASSES),
-                chunk=task.model.chunk,
-            )
-            return {"private": _Overheard(own, canaries, attacker)}
+            own = door(records, ledger, OperatingSystem(), terms, round, task.model.chunk)
+            return {"private": _Watched(own, canaries, attacker)}
 
         images = _run(method, task, rng, private)
         accesses = ledger.count
     scores = {"releases": attacker.scores()}
     if images is not None:
-        scores["message"] = _likeness(canaries, *images)
+        scores["message"] = _likeness(canaries, images)
     finding = best_finding(scores, included, settings.delta, settings.confidence)
     return Audit(
-        name,
-        claimed,
-        settings.delta,
-        sigma,
-        accesses,
-        settings.canaries,
-        settings.confidence,
-        finding,
+        method=name,
+        claimed=claimed,
+        delta=settings.delta,
+        sigma=sigma,
+        accesses=accesses,
+        canaries=settings.canaries,
+        confidence=settings.confidence,
+        finding=finding,
     )
 
 
-def membership(method: Any, name: str, settings: AuditSettings) -> Audit:
-    """The same attack on the images of a run *without* privacy: what "synthetic" alone protects."""
-    if getattr(method, "synthetic", None) is None:
-        raise RequestError(f"audit: {name} sends no synthetic images; audit it with privacy on")
+def membership(method: AnyMethod, name: str, settings: AuditSettings) -> Audit | None:
+    """The same attack on the images of a run *without* privacy: what "synthetic" alone protects.
+
+    ``None`` where the method makes no images within these rounds.
+    """
     rng = Rng(settings.seed).at("audit")
     canaries, included = _canaries(settings.canaries, rng)
     records = _only(canaries, included)
     images = _run(method, _task(settings.rounds), rng, lambda _: {"data": records})
-    assert images is not None
-    scores = {"message": _likeness(canaries, *images)}
+    if images is None:
+        return None
+    scores = {"message": _likeness(canaries, images)}
     finding = best_finding(scores, included, 0.0, settings.confidence)
-    return Audit(name, None, 0.0, None, 0, settings.canaries, settings.confidence, finding)
+    return Audit(
+        method=name,
+        claimed=None,
+        delta=0.0,
+        sigma=None,
+        accesses=0,
+        canaries=settings.canaries,
+        confidence=settings.confidence,
+        finding=finding,
+    )
 
 
 def epsilon_bound(canaries: int, guesses: int, right: int, delta: float, level: float) -> float:
@@ -220,7 +227,7 @@ class _Regression:
         self._products = torch.zeros(canaries, canaries, dtype=torch.float64)
         self._overlap = torch.zeros(canaries, dtype=torch.float64)
 
-    def hear(self, vectors: Tensor, release: Tensor, slots: Tensor | None) -> None:
+    def add(self, vectors: Tensor, release: Tensor, slots: Tensor | None) -> None:
         """Vectors [canaries, size]; release [size], or [classes, size] with each one's slot."""
         rows = vectors.double()
         products = rows @ rows.T
@@ -239,19 +246,40 @@ class _Regression:
         return solution
 
 
-class _Overheard:
-    """A door whose releases the attacker hears; everything else is the door's own."""
+class _Watched:
+    """A door whose releases the attacker sees; everything else is the door's own."""
 
     def __init__(self, door: PrivateRecords, canaries: Records, attacker: _Regression) -> None:
         self._door, self._canaries, self._attacker = door, canaries, attacker
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._door, name)
+    @property
+    def rate(self) -> float:
+        return self._door.rate
+
+    @property
+    def clip(self) -> float:
+        return self._door.clip
+
+    @property
+    def class_clip(self) -> float:
+        return self._door.class_clip
+
+    @property
+    def size(self) -> int:
+        return self._door.size
+
+    @property
+    def classes(self) -> Tensor:
+        return self._door.classes
+
+    @property
+    def expected_batch(self) -> float:
+        return self._door.expected_batch
 
     def noisy_sum(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
         release = self._door.noisy_sum(per_record, clip=clip)
         vectors = self._vectors(per_record, self._door.clip if clip is None else clip)
-        self._attacker.hear(vectors, torch.cat([v.flatten() for v in release.values()]), None)
+        self._attacker.add(vectors, torch.cat([v.flatten() for v in release.values()]), None)
         return release
 
     def noisy_mean(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
@@ -262,7 +290,7 @@ class _Overheard:
         release = self._door.noisy_class_sums(per_record)
         vectors = self._vectors(per_record, self._door.class_clip)
         flat = torch.cat([v.flatten(1) for v in release.sums.values()], 1)
-        self._attacker.hear(vectors, flat, self._canaries.labels)
+        self._attacker.add(vectors, flat, self._canaries.labels)
         return release
 
     def _vectors(self, per_record: PerRecord, clip: float) -> Tensor:
@@ -270,7 +298,7 @@ class _Overheard:
         rows = []
         for part in self._canaries.index.split(64):
             given = per_record(replace(self._canaries, index=part))
-            dense: Params = given if isinstance(given, dict) else given.dense()  # type: ignore[attr-defined]
+            dense = given if isinstance(given, dict) else given.dense()
             flat = torch.cat([v.flatten(1) for v in dense.values()], 1)
             rows.append(flat * (clip / flat.norm(dim=1).clamp(min=clip))[:, None])
         return torch.cat(rows)
@@ -295,27 +323,25 @@ def _only(canaries: Records, included: Tensor) -> Records:
 
 
 def _run(
-    method: Any, task: Task, rng: Rng, view: Callable[[int], dict[str, Any]]
-) -> tuple[Tensor, Tensor] | None:
-    """One client's rounds; all images that it sent, with their labels, if it sent any."""
+    method: AnyMethod, task: Task, rng: Rng, view: Callable[[int], dict[str, Any]]
+) -> Tensor | None:
+    """One client's rounds; all images that came of them, at the client or the server, if any."""
     state = method.init(ServerContext(task, 0, rng.at("init")))
     memory = method.init_client(task)
-    sent = []
+    made: list[Tensor] = []
     for number in range(1, task.rounds + 1):
         server = ServerContext(task, number, rng.at("server", number))
         down = method.broadcast(server, state)
         context = ClientContext(task, number, 0, rng.at("client", number), **view(number))
         up, memory = method.client(context, down, memory)
-        state = method.server(server, state, [Reply(0, up)])
-        if synthetic := getattr(up, "synthetic", None):
-            sent.append(synthetic)
-    if not sent:
-        return None
-    return torch.cat([s.images for s in sent]), torch.cat([s.labels for s in sent])
+        replies = [Reply(0, up)]
+        state = method.server(server, state, replies)
+        made += [own.images for own in method.synthetic(state, replies).values()]
+    return torch.cat(made) if made else None
 
 
-def _likeness(canaries: Records, images: Tensor, labels: Tensor) -> Tensor:
-    """How near each canary is to the nearest image that was sent, all classes allowed."""
+def _likeness(canaries: Records, images: Tensor) -> Tensor:
+    """How near each canary is to the nearest image, all classes allowed."""
     x, _ = canaries.all()
     distances = torch.cdist(x.flatten(1), images.flatten(1))
     nearest: Tensor = -distances.min(1).values

@@ -1,36 +1,32 @@
 """What else would leak, refused before the run: each with its reason and its remedy."""
 
-from typing import Any
-
 import torch
 
-from fedstill.data.dataset import Dataset, Scaling
+from fedstill.data.dataset import Dataset
 from fedstill.data.sources import SOURCES
 from fedstill.errors import RequestError
 from fedstill.privacy.settings import PrivacySettings
+from fedstill.records import Scaling
 from fedstill.rng import Rng
-from fedstill.types import Leak, PrivateForm, Task
+from fedstill.types import AnyMethod, PrivateForm, Task
 
 
-def private_form_of(method: Any, name: str, rate: float) -> PrivateForm:
+def private_form_of(method: AnyMethod, name: str, rate: float) -> PrivateForm:
     """The method's private form; a method without one is refused."""
-    declare = getattr(method, "private_form", None)
-    if declare is None:
+    form = method.private_form(rate)
+    if form is None:
         raise RequestError(
             f"privacy: {name} has no private form: it would read the records directly; choose a "
             "method that has one (`fedstill list methods` marks them), or drop [privacy]"
         )
-    form: PrivateForm = declare(rate)
     return form
 
 
-def refuse_leaks(
-    settings: PrivacySettings, form: PrivateForm, method: Any, task: Task, data: Dataset
-) -> None:
+def refuse_leaks(settings: PrivacySettings, form: PrivateForm, task: Task, data: Dataset) -> None:
     """Refuse a run whose settings would let records out beside the noisy releases."""
-    for leak in (*form.leaks, *_weights(settings, method)):
-        value = getattr(method, leak.setting)
-        raise RequestError(f"method.{leak.setting} = {value}: {leak.why}; {leak.remedy}")
+    of_sizes = form.size_leaks if settings.public_size is None else ()
+    for leak in (*form.leaks, *of_sizes):
+        raise RequestError(f"method.{leak.setting} = {leak.value}: {leak.why}; {leak.remedy}")
     if settings.scaling != "public" and not _known(data):
         raise RequestError(
             f"data.mean = {list(data.scaling.mean)}, data.std = {list(data.scaling.std)}: if these "
@@ -49,19 +45,6 @@ def refuse_leaks(
             "norm?), so that one record would move everyone's gradient and clipping would bound "
             "nothing; use group or instance norm"
         )
-
-
-def _weights(settings: PrivacySettings, method: Any) -> tuple[Leak, ...]:
-    """n_k in the average gives the exact number of records away."""
-    if getattr(method, "weighting", None) != "records" or settings.public_size is not None:
-        return ()
-    return (
-        Leak(
-            "weighting",
-            "a client's number of records is private, and its weight in the average shows it",
-            "weight all clients alike, or declare sizes public in privacy.public_size",
-        ),
-    )
 
 
 def _known(data: Dataset) -> bool:

@@ -22,15 +22,27 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Records, Split
 from fedstill.privacy.ledger import Ledger
 from fedstill.privacy.randomness import Randomness
-from fedstill.types import ClassSums, Params, PerRecord, RecordVectors
+from fedstill.records import Records, Split
+from fedstill.types import ClassSums, Params, PerRecord, RecordVectors, SizedPerRecord
 
 # The share s of the clip that a released count takes: its noise is sigma / s records, and what is
 # left for the record's own vector is sqrt(1 - s^2), 95% of the clip.
 COUNT_SHARE = 0.3
 _MOST_FLOATS = 2**24  # of the per-record vectors that are in memory at once: 64 MB
+
+
+@dataclass(frozen=True)
+class DoorTerms:
+    """The public numbers of a door: how it samples, clips and blurs, and what is known anyway."""
+
+    rate: float
+    sigma: float
+    clip: float
+    size: int  # how many records the client is publicly known to have
+    classes: Tensor  # labels of the classes it is publicly known to hold, ascending
+    counts_released: bool = True
 
 
 @dataclass
@@ -40,15 +52,36 @@ class PrivateRecords:
     _records: Records
     _ledger: Ledger
     _randomness: Randomness
+    _terms: DoorTerms
     round: int
-    rate: float
-    sigma: float
-    clip: float
-    size: int  # how many records the client is publicly known to have
-    classes: Tensor  # labels of the classes it is publicly known to hold, ascending
-    counts_released: bool = True
     chunk: int = 64
     _accesses: int = field(default=0, init=False)
+
+    @property
+    def rate(self) -> float:
+        return self._terms.rate
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise, in units of the clip."""
+        return self._terms.sigma
+
+    @property
+    def clip(self) -> float:
+        return self._terms.clip
+
+    @property
+    def size(self) -> int:
+        return self._terms.size
+
+    @property
+    def classes(self) -> Tensor:
+        return self._terms.classes
+
+    @property
+    def counts_released(self) -> bool:
+        """Whether a release by class has the classes' noisy counts."""
+        return self._terms.counts_released
 
     @property
     def expected_batch(self) -> float:
@@ -103,7 +136,8 @@ class PrivateRecords:
         if not len(positions):
             yield self._nobody()
             return
-        most = _MOST_FLOATS // max(1, getattr(per_record, "floats", 1))
+        floats = per_record.floats if isinstance(per_record, SizedPerRecord) else 1
+        most = _MOST_FLOATS // max(1, floats)
         for part in positions.split(max(1, min(self.chunk, most))):
             yield Records(records.split, records.index[part], records.scaling, records.device)
 
@@ -176,11 +210,16 @@ class Stacked:
             for name, v in self.parts.items()
         }
 
+    def dense(self) -> Params:
+        return self.parts
+
 
 def _checked(vectors: Params | RecordVectors, records: int) -> RecordVectors:
     if not isinstance(vectors, dict):
         return vectors
     wrong = [k for k, v in vectors.items() if v.dim() == 0 or len(v) != records]
     if wrong or not vectors:
-        raise ValueError(f"per_record must give one vector a record: '{''.join(wrong[:1])}' is not")
+        raise ValueError(
+            f"per_record must give one vector per record: '{''.join(wrong[:1])}' is not"
+        )
     return Stacked(vectors)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from fedstill.data.dataset import Records
 from fedstill.errors import RequestError
 from fedstill.privacy.accounting import Accountant, epsilon_of, most_accesses, sigma_for
 from fedstill.privacy.ledger import Ledger, ledger_of
-from fedstill.privacy.mechanism import PrivateRecords
+from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import OperatingSystem, Replayed
 from fedstill.privacy.settings import PrivacySettings
+from fedstill.records import Records
 from fedstill.rng import Rng
 from fedstill.types import PrivateForm, Task
 
@@ -42,6 +42,21 @@ class PrivatePlan:
         """Epsilon of so many accesses."""
         return epsilon_of(accesses, self.rate, self.sigma, self.delta, self.accountant)
 
+    @property
+    def promise(self) -> str:
+        """What the run's epsilon stands for, in words."""
+        if self.reproducible:
+            return (
+                "NOT PRIVATE: the noise comes from the seed (privacy.reproducible), so whoever "
+                "knows it can take the noise away; epsilon is what the same run would cost "
+                "without it"
+            )
+        return (
+            f"epsilon at delta {self.delta:g} for adding or removing one record, worst client, of "
+            f"all it ever sent: Poisson samples at q {self.rate:g}, clip {self.clip:g}, Gaussian "
+            f"noise of sigma {self.sigma:g} times the clip"
+        )
+
     def ledger(self, folder: Path, client: int) -> Ledger:
         """A client's ledger in the run's folder of ledgers."""
         return ledger_of(folder, client, self.rate, self.sigma, self.most)
@@ -50,19 +65,17 @@ class PrivatePlan:
         self, records: Records, task: Task, client: int, round: int, rng: Rng, folder: Path
     ) -> PrivateRecords:
         """The door to one client's records in one round."""
-        return PrivateRecords(
-            records,
-            self.ledger(folder, client),
-            Replayed(rng) if self.reproducible else OperatingSystem(),
-            round,
-            self.rate,
-            self.sigma,
-            self.clip,
-            self.sizes[client],
-            torch.tensor(self.classes[client], dtype=torch.int64),
-            self.counts_released,
-            task.model.chunk,
+        terms = DoorTerms(
+            rate=self.rate,
+            sigma=self.sigma,
+            clip=self.clip,
+            size=self.sizes[client],
+            classes=torch.tensor(self.classes[client], dtype=torch.int64),
+            counts_released=self.counts_released,
         )
+        randomness = Replayed(rng) if self.reproducible else OperatingSystem()
+        ledger = self.ledger(folder, client)
+        return PrivateRecords(records, ledger, randomness, terms, round, task.model.chunk)
 
 
 def make_plan(
@@ -94,16 +107,16 @@ def make_plan(
                 "privacy.sampling_rate or the method's number of steps"
             )
     return PrivatePlan(
-        settings.epsilon,
-        delta,
-        sigma,
-        accountant,
-        rate,
-        settings.clip,
-        form.accesses,
-        most,
-        sizes,
-        classes,
-        settings.class_counts == "released",
-        settings.reproducible,
+        epsilon=settings.epsilon,
+        delta=delta,
+        sigma=sigma,
+        accountant=accountant,
+        rate=rate,
+        clip=settings.clip,
+        accesses=form.accesses,
+        most=most,
+        sizes=sizes,
+        classes=classes,
+        counts_released=settings.class_counts == "released",
+        reproducible=settings.reproducible,
     )

@@ -5,20 +5,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from fedstill.data.sources import SOURCES
 from fedstill.errors import RequestError
 from fedstill.privacy.accounting import Accountant
 
 DEFAULT_RATE = 0.1
 DELTA = 1e-5
-
-# How many training records the known data sets have: published, so nothing about anyone.
-PUBLISHED_RECORDS = {
-    "digits": 1438,
-    "mnist": 60000,
-    "fashion-mnist": 60000,
-    "cifar10": 50000,
-    "cifar100": 50000,
-}
 
 
 @dataclass(frozen=True)
@@ -28,7 +20,7 @@ class PrivacySettings:
     ``epsilon``: the budget; sigma is then solved for from the plan, and the run stops before an
     access that would pass it. ``sigma``: the noise multiplier; with no epsilon, the run reports
     what it cost. ``sampling_rate`` is q; ``expected_batch`` gives it as q = batch / public size.
-    ``public_size``: how many records a client is publicly known to have, one number or one a
+    ``public_size``: how many records a client is publicly known to have, one number or one per
     client; known data sets have a default. ``classes``: what a client sends: ``all`` classes, or
     those it holds, which the user thereby declares public. ``class_counts``: how many records of
     a class a sample had: out of the noisy release, or ``public_size`` spread evenly.
@@ -69,15 +61,16 @@ class PrivacySettings:
             if len(self.public_size) != clients:
                 raise RequestError(
                     f"privacy.public_size: {len(self.public_size)} numbers for {clients} clients; "
-                    "give one a client, or one for all"
+                    "give one per client, or one for all"
                 )
             return self.public_size
-        if data not in PUBLISHED_RECORDS:
+        source = SOURCES.get(data)
+        if source is None or source.records is None:
             raise RequestError(
                 "privacy.public_size: how many records is a client publicly known to have? The "
                 "true number is private; declare a rough one, e.g. privacy.public_size=1000"
             )
-        return (max(1, PUBLISHED_RECORDS[data] // clients),) * clients
+        return (max(1, source.records // clients),) * clients
 
     def rate(self, sizes: tuple[int, ...]) -> float:
         """q."""

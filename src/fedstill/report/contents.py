@@ -6,7 +6,7 @@ import numpy as np
 
 from fedstill.report.source import RunView
 from fedstill.report.sprites import synthetic_pages
-from fedstill.runs.folder import Holdings, RoundMetrics
+from fedstill.runs.metrics import Holdings, RoundMetrics
 
 _MOST_ROWS = 200  # of the picture of who holds what: more clients are averaged in bunches
 _MOST_CLIENTS = 200  # of the grid of who answered

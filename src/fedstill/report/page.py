@@ -191,7 +191,7 @@ def _clients(run: RunView) -> str:
     refused += [  # a defence, in versions that have one, may trust a reply less than others
         (m.round, client, f"trusted {verdict.trust:.0%}: {verdict.reason}")
         for m in run.rounds
-        for client, verdict in getattr(m, "defence", {}).items()
+        for client, verdict in m.defence.items()
         if verdict.trust < 1
     ]
     body = figure("contributions", "Uploaded by each client")

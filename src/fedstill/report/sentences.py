@@ -4,11 +4,11 @@ import shlex
 from typing import Any
 
 from fedstill.config import resolve
+from fedstill.config.nested import Table, flat
 from fedstill.draw.numbers import duration, in_bytes, in_percent
 from fedstill.methods import METHODS
 from fedstill.models import MODELS
 from fedstill.report.source import RunView
-from fedstill.tables import Table, flat
 
 _WORDS = {
     "data.name": "--data",

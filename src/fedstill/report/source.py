@@ -12,10 +12,10 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
+from fedstill.config.nested import Table, flat
 from fedstill.errors import RequestError
-from fedstill.runs.folder import Holdings, RoundMetrics, Summary
+from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
-from fedstill.tables import Table, flat
 from fedstill.version import VERSION
 
 T = TypeVar("T")

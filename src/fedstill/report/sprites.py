@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedstill.draw.sets import stretched
 from fedstill.errors import RequestError
-from fedstill.synthetic import StoredSet, load_set
+from fedstill.runs.sets import StoredSet, load_set
 
 BUDGET = 1_500_000  # bytes of pixels; base64 adds a third, and a page stays under 3 MB
 MOST_CLIENTS = 50  # more would be specks
@@ -52,7 +52,7 @@ def synthetic_pages(files: list[Path], notes: list[str]) -> dict[str, Any] | Non
         bars = number % every == 0 or file == plan.files[-1]
         rounds.append(_round(file, plan.images, low, high, bars, file.stat().st_mtime_ns))
     return {
-        "class_names": list(last.about.class_names),
+        "class_names": list(last.metadata.class_names),
         "rounds": rounds,
         "low": low,
         "high": high,
@@ -84,7 +84,7 @@ def _facts(file: Path, _changed: int) -> _Facts:
         stored = load_set(file)
     except RequestError as error:
         return _Facts(str(error).replace(str(file), f"synthetic/{file.name}"))
-    shape = stored.about.shape
+    shape = stored.metadata.shape
     if len(shape) != 3:
         shown = "x".join(map(str, shape))
         return _Facts(f"synthetic/{file.name}: inputs of shape {shown} are not pictures")
@@ -114,7 +114,7 @@ def _round(
     """One round's tiles and histograms. Cached: a live page asks again and again."""
     stored = load_set(file)
     classes = _classes(stored)
-    pixels = _small(stored.about.scaling.undo(stored.images))
+    pixels = _small(stored.metadata.scaling.undo(stored.images))
     clients: list[int] = stored.clients.unique().tolist()
     rows, owners, labels = [], [], []
     for client in clients[:MOST_CLIENTS]:
@@ -126,7 +126,7 @@ def _round(
     chosen = pixels[torch.cat(rows)]
     flat = chosen.flatten(1)
     found: dict[str, Any] = {
-        "round": stored.about.round,
+        "round": stored.metadata.round,
         "client": owners,
         "label": labels,
         "low": [round(v, 3) for v in flat.min(1).values.tolist()],
@@ -136,7 +136,7 @@ def _round(
         **_sheet(stretched(chosen)),
     }
     if bars:
-        undone = stored.about.scaling.undo(stored.images)
+        undone = stored.metadata.scaling.undo(stored.images)
         found["bars"] = {
             str(client): _histogram(undone[stored.clients == client], low, high)
             for client in clients[:MOST_CLIENTS]
@@ -174,7 +174,7 @@ def _small(pixels: Tensor) -> Tensor:
 
 def _range(first: StoredSet, last: StoredSet) -> tuple[float, float]:
     """The axis of the histograms: at least the pixels' own 0..1, and nearly all values."""
-    values = [stored.about.scaling.undo(stored.images).flatten() for stored in (first, last)]
+    values = [stored.metadata.scaling.undo(stored.images).flatten() for stored in (first, last)]
     both = torch.cat([v[:: max(1, len(v) // 100_000)] for v in values])
     ends = torch.quantile(both, torch.tensor([0.002, 0.998])).tolist()
     # Quarters: an axis that moved with every round of a live run would be drawn anew each time.

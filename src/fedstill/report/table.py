@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedstill.draw.numbers import in_bytes, in_percent
-from fedstill.report.comparison import Comparison, Entry
+from fedstill.report.comparison import Comparison, Entry, Point
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,12 @@ def _mean(key: str) -> Callable[[Entry], float | None]:
     return lambda entry: entry.mean(key)
 
 
-def _to(target: float, what: str) -> Callable[[Entry], Any]:
-    return lambda entry: getattr(entry.reached(target), what, None)
+def _to(target: float, what: Callable[[Point], float]) -> Callable[[Entry], Any]:
+    def value(entry: Entry) -> float | None:
+        found = entry.reached(target)
+        return None if found is None else what(found)
+
+    return value
 
 
 def _spread(entry: Entry) -> str:
@@ -52,8 +56,8 @@ def columns(comparison: Comparison) -> list[Column]:
     if comparison.target is not None:
         goal = f"{100 * comparison.target:.4g}%"
         found += [
-            Column(f"rounds to {goal}", _to(comparison.target, "round")),
-            Column(f"up to {goal}", _to(comparison.target, "up_bytes"), in_bytes),
+            Column(f"rounds to {goal}", _to(comparison.target, lambda point: point.round)),
+            Column(f"up to {goal}", _to(comparison.target, lambda point: point.up_bytes), in_bytes),
         ]
     if any(entry.mean("epsilon") is not None for entry in comparison.entries):
         found.append(Column("epsilon", _mean("epsilon"), "{:.2f}".format))

@@ -14,8 +14,8 @@ from importlib import resources
 from typing import Any, Literal
 
 from fedstill.config import spelled_out
+from fedstill.config.nested import Table, convert, merged
 from fedstill.errors import RequestError, did_you_mean
-from fedstill.tables import Table, convert, merged
 
 ScaleName = Literal["smoke", "cpu", "paper"]
 SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "paper")

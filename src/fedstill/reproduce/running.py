@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedstill.config import changed_keys, resolve
+from fedstill.config.nested import Table, merged
 from fedstill.errors import FedstillError, Interrupted, RequestError
 from fedstill.observe.observer import Observer
 from fedstill.report.table import as_markdown
 from fedstill.reproduce.recipe import Cell, Measure, Recipe, ScaleName
 from fedstill.run import execute
-from fedstill.runs.folder import RunFolder, Summary
-from fedstill.tables import Table, merged
+from fedstill.runs.folder import RunFolder
+from fedstill.runs.metrics import Summary
 
 _FLOAT = 4  # bytes
 
@@ -107,7 +108,7 @@ def _summary(request: Table, path: Path, announce: Callable[..., Observer]) -> S
     try:
         return execute(request, out=path, resume=folder.holds_run, observer=observer).summary
     finally:
-        getattr(observer, "stop", lambda: None)()
+        observer.stop()
 
 
 def measured(summary: Summary, measure: Measure) -> float:

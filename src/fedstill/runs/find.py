@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedstill.config import spelled_out
+from fedstill.config.nested import convert
 from fedstill.data import Dataset, DataSettings, load
 from fedstill.errors import RequestError
 from fedstill.runs.folder import RunFolder
-from fedstill.synthetic import StoredSet
-from fedstill.tables import convert
+from fedstill.runs.sets import StoredSet
 
 
 def run_of(path: Path) -> RunFolder | None:
@@ -35,19 +35,19 @@ def load_data(run: RunFolder | None, data: str | None, data_dir: str | None) -> 
 
 def refuse_other_data(path: Path, stored: StoredSet, data: Dataset) -> None:
     """A set says something about data of its own shape, classes and scaling alone."""
-    about = stored.about
+    metadata = stored.metadata
     pairs = (
-        ("inputs of shape", _size(about.shape), _size(data.shape)),
-        ("classes", str(len(about.class_names)), str(data.classes)),
-        ("mean", str(list(about.mean)), str(list(data.scaling.mean))),
-        ("standard deviation", str(list(about.std)), str(list(data.scaling.std))),
+        ("inputs of shape", _size(metadata.shape), _size(data.shape)),
+        ("classes", str(len(metadata.class_names)), str(data.classes)),
+        ("mean", str(list(metadata.mean)), str(list(data.scaling.mean))),
+        ("standard deviation", str(list(metadata.std)), str(list(data.scaling.std))),
     )
     for what, own, other in pairs:
         if own != other:
             verb = "is scaled with" if what in ("mean", "standard deviation") else "has"
             raise RequestError(
                 f"{path}: the set {verb} {what} {own}, the data '{data.name}' {what} {other}; "
-                f"name the data it was made from ('{about.data}') by --data"
+                f"name the data it was made from ('{metadata.data}') by --data"
             )
 
 

@@ -3,12 +3,12 @@
 config.toml         everything resolved
 partition.safetensors
 holdings.json       how many records of each class every client holds
-sessions.jsonl      a line each time the run was begun or resumed: command, versions, machine
-metrics.jsonl       a line a round
+sessions.jsonl      one line each time the run was begun or resumed: command, versions, machine
+metrics.jsonl       one line per round
 summary.json        the run in one object
 model.safetensors   the model at the end
-synthetic/          the clients' synthetic sets, a file a round, where the method makes some
-checkpoint/         what --resume goes on from
+synthetic/          synthetic sets, one file per round, where the method makes some
+checkpoint/         what --resume starts from
 ledger/             with privacy on: every access to each client's records
 report.html         the run as a page
 nodes/              on Flower's simulation: what the simulated nodes keep to themselves
@@ -21,118 +21,29 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import tomli_w
 
-from fedstill import tree
 from fedstill.config import changed_keys
+from fedstill.config.nested import Table, read_toml
 from fedstill.data import Partition
-from fedstill.defence import Verdict
 from fedstill.errors import RequestError, RunError
 from fedstill.files import append_line, write_atomically
+from fedstill.records import SyntheticSet
 from fedstill.runs.checkpoint import Checkpoints
+from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
-from fedstill.synthetic import About, SyntheticSet, save_sets
-from fedstill.tables import Table, read_toml
+from fedstill.runs.sets import SetMetadata, save_sets, set_name
 from fedstill.types import Params
+from fedstill.wire import tree
 
 # What a run that was killed before it existed may leave behind.
 _LEFTOVER = re.compile(r"\.lock|partition\.safetensors|\..*\.tmp")
 
 _MOST_KEPT = 2**20  # bytes of a refused message: enough to see what it was, whatever its size
-
-
-@dataclass(frozen=True)
-class RoundMetrics:
-    """A line of ``metrics.jsonl``. Bytes and seconds are this round's alone.
-
-    ``accuracy`` and ``loss`` are of the test split, ``None`` in a round without evaluation.
-    ``failed`` gives the reason for every sampled client whose reply is not in the model.
-    ``details`` are the method's own numbers, and ``accuracy/DOMAIN`` where the test records have
-    domains. ``defence`` has a verdict on every client's set where there is one; a client that it
-    dropped is neither among ``clients`` nor among the failed. ``epsilon`` is the worst client's, of
-    everything taken from its records so far. ``uploads`` are the bytes that each client sent.
-    """
-
-    round: int
-    accuracy: float | None
-    loss: float | None
-    up_bytes: int
-    down_bytes: int
-    seconds: float
-    epsilon: float | None
-    clients: list[int]
-    failed: dict[int, str] = field(default_factory=dict)
-    details: dict[str, float] = field(default_factory=dict)
-    defence: dict[int, Verdict] = field(default_factory=dict)
-    delta: float | None = None  # of epsilon
-    accountant: str | None = None
-    uploads: dict[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """``summary.json``. Bytes and seconds are the whole run's; accuracy is the last measured."""
-
-    method: str
-    data: str
-    clients: int
-    partition: str
-    seed: int
-    rounds_done: int
-    accuracy: float | None
-    best_accuracy: float | None
-    loss: float | None
-    up_bytes: int
-    down_bytes: int
-    seconds: float
-    epsilon: float | None
-    delta: float | None
-    status: str
-    model: str
-    model_size: int
-    data_sha256: str
-    partition_sha256: str
-    experiment_sha256: str  # of the settings, the scaling and the network: what decides the bits
-    version: str
-    details: dict[str, float] = field(default_factory=dict)  # of the round that was measured last
-    accountant: str | None = None  # of epsilon
-    privacy: str | None = None  # what epsilon stands for, in words
-
-    def after(self, history: "Sequence[RoundMetrics]", status: str) -> "Summary":
-        """The same run after these rounds."""
-        measured = [m for m in history if m.accuracy is not None]
-        return replace(
-            self,
-            rounds_done=history[-1].round if history else 0,
-            accuracy=measured[-1].accuracy if measured else None,
-            best_accuracy=max(
-                (m.accuracy for m in measured if m.accuracy is not None), default=None
-            ),
-            loss=measured[-1].loss if measured else None,
-            details=measured[-1].details if measured else {},
-            up_bytes=sum(m.up_bytes for m in history),
-            down_bytes=sum(m.down_bytes for m in history),
-            seconds=sum(m.seconds for m in history),
-            epsilon=history[-1].epsilon if history else None,
-            status=status,
-        )
-
-
-@dataclass(frozen=True)
-class Holdings:
-    """``holdings.json``: the records of each class at each client, for pictures of who holds what.
-
-    A simulation knows them; a server of real clients does not, and has no such file.
-    """
-
-    class_names: list[str]
-    counts: list[list[int]]  # [clients][classes]
-    test_records: int
 
 
 class RunFolder:
@@ -171,7 +82,7 @@ class RunFolder:
         """A folder that holds anything is left alone."""
         if self.holds_run:
             raise RequestError(
-                f"--out {self.path}: this folder holds another run; go on with it with --resume, "
+                f"--out {self.path}: this folder holds another run; resume it with --resume, "
                 "or name another folder"
             )
         foreign = self.path.exists() and (
@@ -193,7 +104,7 @@ class RunFolder:
             raise RequestError(f"--out {self.path}: {error.strerror}; name another one") from error
 
     def reopen(self, config: Table, summary: Summary) -> None:
-        """Go on with the run here, if it is the same experiment on the same data."""
+        """Resume the run here, if it is the same experiment on the same data."""
         self._acquire()
         try:
             self._check_same(config, summary)
@@ -285,17 +196,17 @@ class RunFolder:
         except msgspec.MsgspecError as error:
             raise RunError(f"{path}: {error}") from error
 
-    def write_model(self, params: Params, about: Mapping[str, Any]) -> None:
+    def write_model(self, params: Params, header: Mapping[str, Any]) -> None:
         """Replace ``model.safetensors``. No time or path goes in: equal runs, equal bytes."""
-        write_atomically(self.path / "model.safetensors", tree.pack(params, about))
+        write_atomically(self.path / "model.safetensors", tree.pack(params, header))
 
     def read_model(self) -> Params:
         """The model at the end of the run."""
         return tree.unpack((self.path / "model.safetensors").read_bytes())[0]
 
-    def write_synthetic(self, sets: Mapping[int, SyntheticSet], about: About) -> None:
+    def write_synthetic(self, sets: Mapping[int, SyntheticSet], metadata: SetMetadata) -> None:
         """Keep a round's synthetic sets. A resumed round writes the same bytes again."""
-        save_sets(self.path / "synthetic" / f"round-{about.round:04d}.safetensors", sets, about)
+        save_sets(self.path / "synthetic" / set_name(metadata.round), sets, metadata)
 
     def keep_refused(self, round: int, client: int, data: bytes, reason: str) -> None:
         """Keep a message that never reached the model, for whoever wants to know what it was."""

@@ -4,9 +4,9 @@
 - ``median``: coordinate by coordinate (Yin et al., ICML 2018); between the middle two of an even
   number. While more than half of the vectors are sound, every coordinate stays in their range.
 - ``trimmed-mean``: in each coordinate the share ``trim`` of the values is cut off at both ends,
-  rounded up, and the rest is averaged. It bears as many wrong vectors as are cut at one end.
+  rounded up, and the rest is averaged. It tolerates as many wrong vectors as are cut at one end.
 - ``krum`` (Blanchard et al., NeurIPS 2017): the vector with the smallest sum of squared distances
-  to its n - f - 2 nearest, where f (``byzantine``) is the number of wrong vectors to be borne.
+  to its n - f - 2 nearest, where f (``byzantine``) is the number of wrong vectors to tolerate.
 - ``multi-krum``: the mean of the n - f vectors that Krum ranks first.
 
 Only the mean looks at weights: n_k is what a client says of itself, and the other rules are for
@@ -16,7 +16,7 @@ clients that may not be believed. All of them are pure and do not depend on the 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from msgspec import Meta
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedstill.errors import RunError
 from fedstill.steps.arithmetic import weighted_sum
-from fedstill.types import Params
+from fedstill.types import Params, RepliesNeeded
 
 Rule = Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"]
 
@@ -35,19 +35,30 @@ class Aggregating:
 
     aggregate: Rule = "mean"
     trim: Annotated[float, Meta(ge=0, lt=0.5)] = 0.1  # cut at each end, by trimmed-mean
-    byzantine: Annotated[int, Meta(ge=0)] = 1  # f: wrong vectors that krum and multi-krum bear
+    byzantine: Annotated[int, Meta(ge=0)] = 1  # f: wrong vectors that krum and multi-krum tolerate
+
+    instead_of_defence: ClassVar[str] = "set method.aggregate = 'median' instead"
 
     @property
-    def least_replies(self) -> int:
+    def least_vectors(self) -> int:
         """The fewest vectors that the rule can judge: for Krum's promise 2 f + 3."""
         return 2 * self.byzantine + 3 if self.aggregate in ("krum", "multi-krum") else 1
 
+    @property
+    def replies_needed(self) -> RepliesNeeded:
+        """As many replies as the rule needs vectors."""
+        return RepliesNeeded(
+            self.least_vectors,
+            f"method.aggregate = '{self.aggregate}' with byzantine = {self.byzantine}",
+            "lower method.byzantine, or take another rule",
+        )
+
     def aggregated(self, vectors: Sequence[Params], weights: Sequence[float]) -> Params:
         """The vector that stands for all; ``weights`` are for the mean alone."""
-        if len(vectors) < self.least_replies:
+        if len(vectors) < self.least_vectors:
             raise RunError(
                 f"method.aggregate = '{self.aggregate}' with byzantine = {self.byzantine} needs "
-                f"{self.least_replies} vectors, there are {len(vectors)}"
+                f"{self.least_vectors} vectors, there are {len(vectors)}"
             )
         match self.aggregate:
             case "mean":

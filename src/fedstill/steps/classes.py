@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Records
 from fedstill.errors import RunError
+from fedstill.records import Records
 from fedstill.types import ClientContext
 
 Initial = Literal["real", "noise"]

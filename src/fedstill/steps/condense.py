@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstill import tree
-from fedstill.rng import Rng
-from fedstill.steps.augment import Augment, draw_augmentation
+from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.classes import ByClass, labels_of
 from fedstill.steps.distil import PixelSteps, pixel_optimiser
 from fedstill.steps.fit import fit
@@ -21,24 +19,13 @@ from fedstill.steps.gradient_matching import (
     gradient_matching_pixels,
     weight_gradient,
 )
-from fedstill.types import ClientContext, Params, Task
-
-
-@dataclass(frozen=True)
-class Training:
-    """How a network is trained on synthetic images."""
-
-    epochs: int
-    learning_rate: float
-    momentum: float
-    batch_size: int
-    augment: Augment = "none"
-    flip: bool = False
+from fedstill.steps.training import Training, initial_weights
+from fedstill.types import ClientContext, Params
 
 
 @dataclass(frozen=True)
 class Condensation:
-    """``networks`` drawn afresh, each met at ``matching_steps`` points of its training."""
+    """``networks`` newly initialised, each matched at ``matching_steps`` points of its training."""
 
     networks: int
     matching_steps: int
@@ -59,7 +46,7 @@ def condense(
     total, done = torch.zeros((), device=images.device), 0
     for network in range(plan.networks):
         rng = ctx.rng.at("network", network)
-        weights = fresh_weights(ctx.task, rng.at("init"))
+        weights = initial_weights(ctx.task, rng.at("init"))
         batches, changes = rng.at("batches").torch(), rng.at("augment").torch()
         for step in range(plan.matching_steps):
             images.grad, distance = class_wise_pixels(
@@ -69,7 +56,7 @@ def condense(
             total, done = total + distance / len(images), done + 1
             ctx.progress(done, steps)
             if step + 1 < plan.matching_steps:
-                weights = train(
+                weights = fit(
                     ctx.task, weights, images.flatten(0, 1), labels, rng.at(step), plan.between
                 )
     images.grad = None
@@ -104,27 +91,3 @@ def class_wise_pixels(
         into.copy_(pixels)
         total += distance
     return gradient, total
-
-
-def fresh_weights(task: Task, rng: Rng) -> Params:
-    """Weights that have seen nothing, where the computation takes place."""
-    return tree.to_device(task.model.init(rng.torch()), task.device)
-
-
-def train(
-    task: Task, start: Params, images: Tensor, labels: Tensor, rng: Rng, how: Training
-) -> Params:
-    """The weights after training on these images."""
-    return fit(
-        task,
-        start,
-        images,
-        labels,
-        rng,
-        learning_rate=how.learning_rate,
-        batch_size=how.batch_size,
-        epochs=how.epochs,
-        momentum=how.momentum,
-        augment=how.augment,
-        flip=how.flip,
-    )

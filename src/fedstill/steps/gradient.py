@@ -1,12 +1,11 @@
 """Losses and gradients over many records, in chunks that stay in the processor's cache."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Records
+from fedstill.records import Records
 from fedstill.types import Params, Task
 
 
@@ -59,42 +58,3 @@ def _accumulate(total: list[Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
     for sum_so_far, part in zip(total, parts, strict=True):
         sum_so_far.add_(part)
     return total
-
-
-@dataclass(frozen=True)
-class Examined:
-    """How a model does on some records.
-
-    ``accuracy`` is the share of right answers: one answer a record, or one a position of a text.
-    ``by_group`` is the accuracy on each group's records, where the split has groups.
-    """
-
-    accuracy: float
-    loss: float
-    by_group: dict[int, float] = field(default_factory=dict)
-
-
-@torch.no_grad()
-def examine(task: Task, params: Params, records: Records) -> Examined:
-    """One pass over these records: accuracy, mean loss, and accuracy by group."""
-    right: list[Tensor] = []  # of each record: the share of its answers that are right
-    loss = 0.0
-    for positions in torch.arange(len(records)).split(task.model.chunk):
-        x, y = records.take(positions)
-        logits = task.model.inference(params, x)[-1]
-        hits = (logits.argmax(-1) == y).cpu().double()
-        right.append(hits.view(len(hits), -1).mean(1))
-        loss += float(task.loss(logits, y).sum())
-    shares, groups = torch.cat(right), records.split.groups
-    by_group: dict[int, float] = {}
-    if groups is not None:
-        own = groups[records.index]
-        counts, sums = own.bincount(), own.bincount(shares)
-        by_group = {g: float(sums[g] / counts[g]) for g in counts.nonzero().flatten().tolist()}
-    return Examined(float(shares.sum()) / len(records), loss / len(records), by_group)
-
-
-def evaluate(task: Task, params: Params, records: Records) -> tuple[float, float]:
-    """Accuracy and mean loss over these records."""
-    found = examine(task, params, records)
-    return found.accuracy, found.loss

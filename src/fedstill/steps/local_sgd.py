@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.per_record import weight_gradients
+from fedstill.steps.training import Sgd, Training
 from fedstill.types import ClientContext, Params, Private
 
 
@@ -25,16 +26,13 @@ def private_steps(epochs: int, rate: float, steps: int | None = None) -> int:
 def local_sgd(
     ctx: ClientContext,
     start: Params,
+    training: Training,
     *,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
     steps: int | None = None,
-    momentum: float = 0.0,
     weight_decay: float = 0.0,
     correction: Callable[[Params], Params] | None = None,
 ) -> Params:
-    """The weights after some epochs over the client's records, or after some ``steps``.
+    """The weights after ``training.epochs`` over the client's records, or after some ``steps``.
 
     ``correction(weights)`` is added to every gradient: FedProx's pull, SCAFFOLD's variates.
 
@@ -42,25 +40,18 @@ def local_sgd(
     (``batch_size`` plays no part), and an epoch has 1 / q steps: public numbers, all of them.
     """
     weights = tracked(start)
-    velocity = {k: torch.zeros_like(v) for k, v in start.items()} if momentum else {}
+    sgd = Sgd(weights, training.momentum, weight_decay)
     if ctx.private is None:
-        number = steps_of(len(ctx.records), epochs, batch_size, steps)
-        gradients = _batch_gradients(ctx, weights, batch_size)
+        number = steps_of(len(ctx.records), training.epochs, training.batch_size, steps)
+        gradients = _batch_gradients(ctx, weights, training.batch_size)
     else:
-        number = private_steps(epochs, ctx.private.rate, steps)
+        number = private_steps(training.epochs, ctx.private.rate, steps)
         gradients = _noisy_gradients(ctx, ctx.private, weights)
     # The range comes first: when it ends, no gradient is taken that nobody uses (and paid for).
     for step, gradient in zip(range(number), gradients, strict=False):
         with torch.no_grad():
-            extra = correction(weights) if correction else {}
-            for (name, weight), slope in zip(weights.items(), gradient, strict=True):
-                if weight_decay:
-                    slope.add_(weight, alpha=weight_decay)
-                if extra:
-                    slope.add_(extra[name])
-                if momentum:
-                    slope = velocity[name].mul_(momentum).add_(slope)
-                weight.sub_(slope, alpha=learning_rate)
+            extra = correction(weights) if correction else None
+        sgd.step(gradient, training.rate(step, number), extra)
         ctx.progress(step + 1, number)
     return {k: v.detach() for k, v in weights.items()}
 
@@ -80,6 +71,6 @@ def _batch_gradients(
 def _noisy_gradients(
     ctx: ClientContext, private: Private, weights: Params
 ) -> Iterator[list[Tensor]]:
-    """The same through the private door: one access a step."""
+    """The same through the private door: one access per step."""
     while True:
         yield list(private.noisy_mean(weight_gradients(ctx.task, weights)).values())

@@ -65,7 +65,7 @@ def class_means(
 ) -> Outputs:
     """Mean outputs [classes, size] of real images that come as chunks of (images, slots)."""
     compiled, forward = False, outputs_of(task.model, matching, task.model.inference)
-    if not task.model.quick_inference:  # which a compiler would not make quicker
+    if not task.model.fast_inference:  # which a compiler would not make quicker
         compiled, forward = _program(outputs_of, task.model, matching)
     sums: list[Tensor] = []
     with torch.no_grad():

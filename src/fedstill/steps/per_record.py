@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fedstill.data.dataset import Records
 from fedstill.models.model import Model
+from fedstill.records import Records
 from fedstill.rng import Rng
 from fedstill.steps.matching import same
 from fedstill.types import Params, Task

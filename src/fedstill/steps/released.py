@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Records
+from fedstill.records import Records
 from fedstill.steps.ball import sample_ball
 from fedstill.steps.classes import noise_for
 from fedstill.steps.distil import PixelSteps, Plateau, pixel_optimiser
@@ -47,6 +47,7 @@ def matching_leaks(
         leaks.append(
             Leak(
                 "augment",
+                augment,
                 "one augmentation for both sides is not built for released targets",
                 "set method.augment = 'none'",
             )
@@ -57,7 +58,7 @@ def matching_leaks(
             if target == "gradient"
             else "how often the records are asked would depend on what they answered"
         )
-        leaks.append(Leak("patience", why, "set method.patience = 0"))
+        leaks.append(Leak("patience", patience, why, "set method.patience = 0"))
     return tuple(leaks)
 
 
@@ -68,6 +69,7 @@ def initial_leaks(initial: str) -> tuple[Leak, ...]:
     return (
         Leak(
             "initial",
+            initial,
             "images that start from records carry them to the server whatever noise follows",
             "start from noise: method.initial = 'noise'",
         ),
@@ -90,7 +92,7 @@ def match_released(
 ) -> tuple[Tensor, float]:
     """The images after ``len(plan)`` accesses, and the smoothed loss against what was released.
 
-    Access t: weights afresh from the ball around ``centre``, one release by class, then pixel
+    Access t: weights drawn from the ball around ``centre``, one release by class, then pixel
     steps on ``plan[t]``'s loss.
     """
     door = _door(ctx)

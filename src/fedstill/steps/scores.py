@@ -1,55 +1,108 @@
-"""What a classifier is worth on some records: accuracy, loss, calibration, and class by class."""
+"""The one evaluation of a model: accuracy, loss, calibration error, by class and by group."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedstill.data.dataset import Records
+from fedstill.records import Records, SyntheticSet
 from fedstill.types import Params, Task
 
 CALIBRATION_BINS = 15  # Guo et al., "On Calibration of Modern Neural Networks", ICML 2017
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of one network. ``per_class`` has ``None`` where no record is of the class."""
+    """What a model answered on some records.
 
-    accuracy: float
+    ``right`` is the share of right answers per record: one answer per record, or one per position
+    of a text. ``confidence``, ``labels`` and ``groups`` are ``None`` where records have none: a
+    text has no class, and only some data have groups.
+    """
+
     loss: float
-    calibration_error: float
-    per_class: tuple[float | None, ...]
+    right: Tensor  # float64 [records]
+    classes: int
+    confidence: Tensor | None = None
+    labels: Tensor | None = None
+    groups: Tensor | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers."""
+        return float(self.right.sum()) / len(self.right)
+
+    @cached_property
+    def by_group(self) -> dict[int, float]:
+        """Accuracy on the records of each group that has some."""
+        if self.groups is None:
+            return {}
+        counts, sums = self.groups.bincount(), self.groups.bincount(self.right)
+        return {g: float(sums[g] / counts[g]) for g in counts.nonzero().flatten().tolist()}
+
+    @cached_property
+    def calibration_error(self) -> float:
+        """Expected calibration error: how far confidence is from accuracy."""
+        if self.confidence is None:
+            raise ValueError("the records have no class each: no calibration error")
+        return calibration_error(self.confidence, self.right > 0)
+
+    @cached_property
+    def per_class(self) -> tuple[float | None, ...]:
+        """Accuracy on each class; ``None`` where no record is of the class."""
+        if self.labels is None:
+            raise ValueError("the records have no class each: no accuracy per class")
+        return per_class_accuracy(self.right > 0, self.labels, self.classes)
+
+
+def score(task: Task, params: Params, records: Records) -> Scores:
+    """One pass over these records."""
+    chunks = (records.take(p) for p in torch.arange(len(records)).split(task.model.chunk))
+    groups = records.split.groups
+    return _score(task, params, chunks, None if groups is None else groups[records.index])
+
+
+def score_set(task: Task, params: Params, own: SyntheticSet) -> Scores:
+    """One pass over synthetic images; of a label that is a distribution the likeliest class."""
+    chunk = task.model.chunk
+    chunks = zip(own.images.split(chunk), own.classes.split(chunk), strict=True)
+    return _score(task, params, chunks, None)
 
 
 @torch.no_grad()
-def score(task: Task, params: Params, records: Records) -> Scores:
-    """All scores of these weights, in one pass over the records."""
+def _score(
+    task: Task, params: Params, chunks: Iterable[tuple[Tensor, Tensor]], groups: Tensor | None
+) -> Scores:
+    right: list[Tensor] = []
     confidences: list[Tensor] = []
-    hits: list[Tensor] = []
     labels: list[Tensor] = []
     loss = 0.0
-    for positions in torch.arange(len(records)).split(task.model.chunk):
-        x, y = records.take(positions)
-        logits = task.model.apply(params, x)
-        confidence, predicted = logits.softmax(1).max(1)
+    for x, y in chunks:
+        logits = task.model.inference(params, x)[-1]
+        hits = (logits.argmax(-1) == y).cpu().double()
+        right.append(hits.view(len(hits), -1).mean(1))
         loss += float(task.loss(logits, y).sum())
-        confidences.append(confidence.cpu())
-        hits.append((predicted == y).cpu())
-        labels.append(y.cpu())
-    right, label = torch.cat(hits), torch.cat(labels)
+        if logits.dim() == 2:
+            confidences.append(logits.softmax(1).amax(1).cpu())
+            labels.append(y.cpu())
+    shares = torch.cat(right)
     return Scores(
-        accuracy=float(right.double().mean()),
-        loss=loss / len(records),
-        calibration_error=calibration_error(torch.cat(confidences), right),
-        per_class=per_class_accuracy(right, label, task.classes),
+        loss / len(shares),
+        shares,
+        task.classes,
+        torch.cat(confidences) if confidences else None,
+        torch.cat(labels) if labels else None,
+        groups,
     )
 
 
 def calibration_error(confidence: Tensor, right: Tensor, bins: int = CALIBRATION_BINS) -> float:
-    """Expected calibration error: how far confidence is from accuracy.
+    """Expected calibration error of answers with this confidence.
 
     Records are sorted into bins of equal width by confidence, (0, 1/15], (1/15, 2/15] and so on;
-    the answer is the mean over the records of |accuracy - mean confidence| of their bin.
+    the error is the mean over the records of |accuracy - mean confidence| of their bin.
     """
     place = (confidence.double() * bins).ceil().long().clamp(1, bins) - 1
     gap = torch.zeros(bins, dtype=torch.float64)

@@ -1,13 +1,14 @@
-"""SGD steps that can be gone back through: how a loss at their end depends on the batches.
+"""Unrolled SGD: how a loss at the end of some steps depends on the batches they were taken on.
 
     w_{i+1} = w_i - eta grad_w L(x_i, y_i; w_i)          i = 0 .. m-1
 
 One automatic differentiation of all m steps would keep m graphs alive. Here the weights are kept
-and each step's graph is built again on the way back. With v the slope of the loss at w_{i+1}:
+and each step's graph is built again in the backward pass. With v the gradient of the loss at
+w_{i+1}:
 
     d x_i  = -eta grad_x <grad_w L, v>        d y_i the same, for labels that are distributions
     d eta += -<grad_w L, v>
-    v     <- v - eta grad_w <grad_w L, v>     the slope at w_i
+    v     <- v - eta grad_w <grad_w L, v>     the gradient at w_i
 
 Memory: one chunk's graph and m vectors of weights; where these would pass ``KEPT_BYTES``, the
 weights before every sqrt(m)-th step only, and the steps between are taken again (2 sqrt(m)
@@ -61,7 +62,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Slopes:
+class Gradients:
     """Of a loss at the end of a path. ``y`` is zero where labels are class numbers."""
 
     x: Tensor
@@ -71,17 +72,17 @@ class Slopes:
 
 
 def sgd_steps(task: Task, start: Params, batches: Batches, learning_rate: float) -> Params:
-    """The weights after one plain SGD step on each batch. The same bits as ``walk(...).end``."""
+    """The weights after one plain SGD step on each batch. The same bits as ``unroll(...).end``."""
     weights = start
     for step in range(len(batches)):
         weights = _step(task, weights, batches, step, learning_rate)
     return weights
 
 
-def walk(
+def unroll(
     task: Task, start: Params, batches: Batches, learning_rate: float, stride: int | None = None
 ) -> Path:
-    """The same steps, with what ``back`` needs. ``stride``: by the memory that is to be kept."""
+    """The same steps, with what ``backward`` needs. ``stride``: chosen by memory if left out."""
     stride = stride or _stride(start, len(batches))
     weights, kept = start, []
     for step in range(len(batches)):
@@ -91,12 +92,14 @@ def walk(
     return Path(tuple(kept), stride, weights)
 
 
-def back(task: Task, path: Path, batches: Batches, learning_rate: float, slope: Params) -> Slopes:
-    """The slopes of a loss whose slope at the path's end is ``slope``."""
-    slopes_x = torch.zeros_like(batches.x)
+def backward(
+    task: Task, path: Path, batches: Batches, learning_rate: float, at_end: Params
+) -> Gradients:
+    """The gradients of a loss whose gradient at the path's end is ``at_end``."""
+    by_x = torch.zeros_like(batches.x)
     soft = batches.y.is_floating_point()
-    slopes_y = torch.zeros_like(batches.y, dtype=batches.y.dtype if soft else batches.x.dtype)
-    rate = 0.0
+    by_y = torch.zeros_like(batches.y, dtype=batches.y.dtype if soft else batches.x.dtype)
+    rate, v = 0.0, at_end
     for first, weights in reversed(list(enumerate(path.kept))):
         steps = range(first * path.stride, min((first + 1) * path.stride, len(batches)))
         before = [weights]
@@ -104,13 +107,13 @@ def back(task: Task, path: Path, batches: Batches, learning_rate: float, slope: 
             before.append(_step(task, before[-1], batches, step, learning_rate))
         for step in reversed(steps):
             x, y = batches.at(step)
-            own_x, own_y, own_w, along = _second_order(task, before.pop(), x, y, slope)
-            slopes_x[step] = own_x.mul_(-learning_rate)
+            own_x, own_y, own_w, along = _second_order(task, before.pop(), x, y, v)
+            by_x[step] = own_x.mul_(-learning_rate)
             if soft:
-                slopes_y[step] = own_y.mul_(-learning_rate)
+                by_y[step] = own_y.mul_(-learning_rate)
             rate -= along
-            slope = {k: torch.sub(v, own_w[k], alpha=learning_rate) for k, v in slope.items()}
-    return Slopes(slopes_x, slopes_y, rate, slope)
+            v = {k: torch.sub(part, own_w[k], alpha=learning_rate) for k, part in v.items()}
+    return Gradients(by_x, by_y, rate, v)
 
 
 def _stride(weights: Params, steps: int) -> int:
@@ -137,10 +140,10 @@ def _step(task: Task, weights: Params, batches: Batches, step: int, learning_rat
 def _second_order(
     task: Task, weights: Params, x: Tensor, y: Tensor, v: Params
 ) -> tuple[Tensor, Tensor, Params, float]:
-    """Slopes of <grad_w L, v> by inputs, labels and weights, and its value; L is a mean, so the
+    """Gradients of <grad_w L, v> by inputs, labels and weights, and its value; L is a mean, so the
     chunks add up."""
-    slopes_x, slopes_y = torch.zeros_like(x), torch.zeros_like(y)
-    slopes_w = {k: torch.zeros_like(w) for k, w in weights.items()}
+    by_x, by_y = torch.zeros_like(x), torch.zeros_like(y)
+    by_w = {k: torch.zeros_like(w) for k, w in weights.items()}
     value = 0.0
     rows = 0
     for part, labels in _chunks(task, x, y):
@@ -155,16 +158,16 @@ def _second_order(
             loss, list(leaves.values()), create_graph=True, allow_unused=True
         )
         pairs = zip(gradient, v.values(), strict=True)
-        along = torch.stack([(g * slope).sum() for g, slope in pairs if g is not None]).sum()
-        slopes = torch.autograd.grad(along, inputs, allow_unused=True, materialize_grads=True)
-        slopes_x[own] = slopes[0]
-        for sum_so_far, slope in zip(slopes_w.values(), slopes[1:], strict=False):
-            sum_so_far.add_(slope)
+        along = torch.stack([(g * part).sum() for g, part in pairs if g is not None]).sum()
+        found = torch.autograd.grad(along, inputs, allow_unused=True, materialize_grads=True)
+        by_x[own] = found[0]
+        for sum_so_far, own_w in zip(by_w.values(), found[1:], strict=False):
+            sum_so_far.add_(own_w)
         if labels.is_floating_point():
-            slopes_y[own] = slopes[-1]
+            by_y[own] = found[-1]
         value += float(along.detach())
         rows += len(part)
-    return slopes_x, slopes_y, slopes_w, value
+    return by_x, by_y, by_w, value
 
 
 def _share(task: Task, weights: Params, x: Tensor, y: Tensor, of: int) -> Tensor:

@@ -1,6 +1,6 @@
 """``fedstill.tune``: hyper-parameters and architecture on a distilled set.
 
-Distil once, then search at the server as often as wished: nothing is sent while candidates are
+Distil once, then search at the server as often as needed: nothing is sent while candidates are
 judged on held-out synthetic images. The winner is a configuration for one federated run.
 """
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedstill.config import resolve
+from fedstill.config import resolve_model
+from fedstill.config.nested import Table, as_table, read_toml
 from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
-from fedstill.evaluate import model_tables
+from fedstill.evaluate.evaluation import model_tables
 from fedstill.rng import Rng
 from fedstill.runs.find import run_of
 from fedstill.runs.folder import RunFolder
-from fedstill.synthetic import StoredSet, load_set, set_file
-from fedstill.tables import Table, as_table, read_toml
+from fedstill.runs.sets import StoredSet, load_set, set_file
 from fedstill.tune.objective import Judge, held_out_rows
 from fedstill.tune.page import write_page
-from fedstill.tune.search import Elsewhere, Here, Judges, SearchLoop, Watcher
+from fedstill.tune.search import InProcess, InWorker, Judges, SearchLoop, Watcher
 from fedstill.tune.space import (
     Choice,
     Space,
@@ -33,7 +33,7 @@ from fedstill.tune.space import (
     with_changes,
 )
 from fedstill.tune.study import load_optuna, open_study, pruner_for, sampler_for, set_digest
-from fedstill.tune.vote import Electorate, electorate, refuse_overspending, refuse_parallel
+from fedstill.tune.vote import Voters, refuse_overspending, refuse_parallel, voters_of
 from fedstill.tune.winner import Judged, best_of, winner_table, write_winner
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ def tune(
     device: str = "cpu",
     watcher: Watcher | None = None,
 ) -> Tuned:
-    """Search for the best network and training on a synthetic set; the words of ``fedstill tune``.
+    """Search for the best network and training on a synthetic set; options as ``fedstill tune``.
 
-    ``trials`` is the number that the study has in the end: a study that was interrupted goes on
-    to it. ``space`` is a TOML file or a table that changes what is searched.
+    ``trials`` is the number that the study has in the end: an interrupted study is resumed up to
+    it. ``space`` is a TOML file or a table that changes what is searched.
 
     >>> fedstill.tune("runs/feddm-digits-001", trials=20).winner.candidate
     """
@@ -113,12 +113,12 @@ def tune(
     changes = read_toml(Path(space)) if isinstance(space, str | Path) else dict(space or {})
     offered = _space(stored, run, search, model, changes)
     held_out_rows(stored.classes, holdout, Rng(seed))  # refuses a set that is too small
-    voters = electorate(run, path, stored) if objective == "vote" else None
+    voters = voters_of(run, path, stored) if objective == "vote" else None
     begun = study or (Path(out) / _STUDY if out else None)
     if voters is not None:
         refuse_parallel(voters, workers)
         if not (begun and Path(begun).exists()):
-            refuse_overspending(voters, trials * repeats)  # the ledgers stop one that goes on
+            refuse_overspending(voters, trials * repeats)  # the ledgers stop one that is resumed
     judge = Judge(stored, seed, holdout, repeats, device, voters)
     experiment = {
         "set": set_digest(stored),
@@ -142,7 +142,7 @@ def tune(
         "device": device,
     }
     judges: list[Judges] = (
-        [Here(judge)] if workers == 1 else [Elsewhere(header) for _ in range(workers)]
+        [InProcess(judge)] if workers == 1 else [InWorker(header) for _ in range(workers)]
     )
     with open_study(file, experiment, prunes) as opened:
         loop = SearchLoop(opened, offered, sampler, seed, trials, watcher or Watcher())
@@ -150,7 +150,7 @@ def tune(
             loop.run(judges)
         except KeyboardInterrupt:
             raise Interrupted(
-                f"interrupted; go on with the same command and --study {shlex.quote(str(file))}"
+                f"interrupted; resume with the same command and --study {shlex.quote(str(file))}"
             ) from None
         return _conclude(opened, offered, folder, file, stored, run, voters)
 
@@ -167,9 +167,9 @@ def _space(
     stored: StoredSet, run: RunFolder | None, search: str, model: str | None, changes: Table
 ) -> Space:
     (table,) = model_tables([model] if model else None, {}, run)
-    own = resolve({"method": "fedavg", "model": table}).model
-    space = with_changes(narrowed(default_space(stored.about.shape), search, own), changes)
-    check(space, stored.about.shape, len(stored.about.class_names))
+    own = resolve_model(table)
+    space = with_changes(narrowed(default_space(stored.metadata.shape), search, own), changes)
+    check(space, stored.metadata.shape, len(stored.metadata.class_names))
     if not open_settings(space):
         raise RequestError("--space: nothing is left to search: every setting is fixed")
     return space
@@ -186,7 +186,7 @@ def _folder(out: str | Path | None, study: str | Path | None, stored: StoredSet)
         return Path(out)
     if study is not None:
         return Path(study).parent
-    return RunFolder.claim("tune", stored.about.data).path
+    return RunFolder.claim("tune", stored.metadata.data).path
 
 
 def _conclude(
@@ -196,7 +196,7 @@ def _conclude(
     file: Path,
     stored: StoredSet,
     run: RunFolder | None,
-    voters: Electorate | None,
+    voters: Voters | None,
 ) -> Tuned:
     """The winner, its configuration and the page."""
     from optuna.trial import FixedTrial, TrialState
@@ -227,8 +227,8 @@ def _conclude(
     candidate = winner.candidate
     tuned = any(name.startswith("training.") for name in open_settings(space))
     config = winner_table(winner, tuned, run)
-    about = stored.about
-    title = f"{about.method} on {about.data}, round {about.round}: {len(stored)} images"
+    metadata = stored.metadata
+    title = f"{metadata.method} on {metadata.data}, round {metadata.round}: {len(stored)} images"
     write_winner(folder / "winner.toml", winner, config, title)
     up, down = (
         sum(trial.user_attrs.get(key, 0) for trial in finished)

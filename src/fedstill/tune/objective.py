@@ -12,13 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstill.config import resolve
+from fedstill.build import network_task
 from fedstill.errors import RequestError
+from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
-from fedstill.synthetic import StoredSet, SyntheticSet
+from fedstill.runs.sets import StoredSet
+from fedstill.steps.scores import score_set
 from fedstill.tune.space import Candidate
 from fedstill.tune.training import train
-from fedstill.tune.vote import Electorate
+from fedstill.tune.vote import Voters
 from fedstill.types import Params, Task
 
 GoOn = Callable[[int, float], bool]  # after an epoch, with this accuracy: shall we?
@@ -44,7 +46,7 @@ class Judge:
     holdout: float = 0.25
     repeats: int = 1
     device: str = "cpu"
-    electorate: Electorate | None = None  # None: held-out images decide
+    voters: Voters | None = None  # None: held-out images decide
 
     def judge(self, candidate: Candidate, go_on: GoOn) -> Verdict | None:
         """The verdict; ``None`` if ``go_on`` stopped the training."""
@@ -59,16 +61,16 @@ class Judge:
         held_out = 0.0
         for epoch, networks in enumerate(zip(*courses, strict=True), 1):
             held_out = statistics.fmean(
-                _accuracy(task, params, other)
+                score_set(task, params, other).accuracy
                 for params, (_, other) in zip(networks, splits, strict=True)
             )
             if not go_on(epoch, held_out):
                 return None
-        if self.electorate is None:
+        if self.voters is None:
             return Verdict(held_out, held_out, task.model.size)
         if not all(bool(w.isfinite().all()) for params in networks for w in params.values()):
             return Verdict(0.0, held_out, task.model.size)  # diverged: nothing to vote on
-        tallies = [self.electorate.vote(candidate.model, task, params) for params in networks]
+        tallies = [self.voters.vote(candidate.model, task, params) for params in networks]
         return Verdict(
             statistics.fmean(tally.accuracy for tally in tallies),
             held_out,
@@ -78,11 +80,9 @@ class Judge:
         )
 
     def _task(self, candidate: Candidate) -> Task:
-        about = self.stored.about
-        experiment = resolve({"method": "fedavg", "model": candidate.model, "device": self.device})
-        model = experiment.build_model(about.shape, len(about.class_names))
-        on = torch.device(self.device)
-        return Task(model, about.shape, len(about.class_names), 1, 1, about.scaling, on)
+        data = self.stored.metadata
+        classes = len(data.class_names)
+        return network_task(candidate.model, data.shape, classes, data.scaling, self.device)[0]
 
     def _split(self, task: Task, rng: Rng) -> tuple[SyntheticSet, SyntheticSet]:
         """To train on, and held out."""
@@ -105,17 +105,7 @@ def held_out_rows(classes: Tensor, share: float, rng: Rng) -> Tensor:
         held[rows[order[:number]]] = True
     if not bool(held.any()):
         raise RequestError(
-            "the set has one image a class, so none can be held out; take a set with more images "
+            "the set has one image per class, so none can be held out; take a set with more images "
             "per class"
         )
     return held
-
-
-@torch.no_grad()
-def _accuracy(task: Task, params: Params, own: SyntheticSet) -> float:
-    classes = own.labels.argmax(1) if own.labels.is_floating_point() else own.labels
-    right = 0
-    chunk = task.model.chunk
-    for x, y in zip(own.images.split(chunk), classes.split(chunk), strict=True):
-        right += int((task.model.apply(params, x).argmax(1) == y).sum())
-    return right / len(own)

@@ -1,23 +1,21 @@
-"""The search itself: draw a candidate, have it judged, tell the study; with several at once.
+"""The search itself: draw a candidate, judge it, record it in the study; several at once.
 
 Only this process touches the study and draws candidates. Judges get a candidate and report after
 every epoch; they sit here, or in worker processes that get names, paths and plain values.
 """
 
-import subprocess
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from fedstill.engine.frames import read_frame, write_frame
+from fedstill.config.nested import Table, as_table
+from fedstill.engine.processes import WorkerProcess
 from fedstill.engine.threads import threads
 from fedstill.errors import RequestError, RunError
-from fedstill.tables import Table, as_table
 from fedstill.tune.objective import GoOn, Judge, Verdict
 from fedstill.tune.space import Candidate, Space, suggest
 from fedstill.tune.study import sampler_for
@@ -36,7 +34,7 @@ class Judges(Protocol):
     def judge(self, candidate: Candidate, go_on: GoOn) -> Verdict | None: ...
 
 
-class Here:
+class InProcess:
     """A judge in this process."""
 
     def __init__(self, judge: Judge) -> None:
@@ -56,49 +54,36 @@ class Here:
             raise RunError(f"{type(error).__name__}: {error}") from error
 
 
-class Elsewhere:
+class InWorker:
     """A judge in a worker process, built there from ``header`` (see ``tune.worker``)."""
 
     def __init__(self, header: Table) -> None:
-        self._header = {**header, "path": sys.path}
+        self._header = header
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedstill.tune.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the parent
-        )
-        write_frame(self._requests, self._header)
+        self._process = WorkerProcess("fedstill.tune.worker", self._header)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.communicate()
-
-    @property
-    def _requests(self) -> BinaryIO:
-        return cast(BinaryIO, self._process.stdin)
+        self._process.close()
 
     def judge(self, candidate: Candidate, go_on: GoOn) -> Verdict | None:
-        try:
-            write_frame(self._requests, {"candidate": as_table(candidate)})
-            while True:
-                reply, _ = read_frame(cast(BinaryIO, self._process.stdout))
-                if "epoch" in reply:
-                    write_frame(self._requests, {"go_on": go_on(reply["epoch"], reply["accuracy"])})
-                elif "refused" in reply:
-                    raise RequestError(reply["refused"])
-                elif "failed" in reply:
-                    raise RunError(reply["failed"])
-                else:
-                    return Verdict(**reply["verdict"]) if reply["verdict"] else None
-        except (EOFError, BrokenPipeError) as error:
-            raise RunError("a worker process ended (out of memory?)") from error
+        self._process.send({"candidate": as_table(candidate)})
+        while True:
+            reply, _ = self._process.receive()
+            if "epoch" in reply:
+                self._process.send({"go_on": go_on(reply["epoch"], reply["accuracy"])})
+            elif "refused" in reply:
+                raise RequestError(reply["refused"])
+            elif "failed" in reply:
+                raise RunError(reply["failed"])
+            else:
+                return Verdict(**reply["verdict"]) if reply["verdict"] else None
 
 
 @dataclass(frozen=True)
-class Told:
+class FinishedTrial:
     """A finished trial, as it is shown."""
 
     number: int
@@ -113,12 +98,12 @@ class Told:
 
 
 class Watcher:
-    """Hears how the search goes; by itself it does nothing."""
+    """Gets the progress of a search; by itself it does nothing."""
 
     def epoch(self, number: int, epoch: int, epochs: int, accuracy: float) -> None:
         """A trial has trained for another epoch."""
 
-    def told(self, trial: Told) -> None:
+    def finished(self, trial: FinishedTrial) -> None:
         """A trial is finished."""
 
 
@@ -220,7 +205,7 @@ class SearchLoop:
             verdict, note = None, str(error)
         with self._lock:
             if self._error is not None:
-                return  # the trial stays open, and begins again when the study goes on
+                return  # the trial stays open, and begins again when the study is resumed
             state, value = TrialState.PRUNED, None
             if note:
                 state = TrialState.FAIL
@@ -229,9 +214,11 @@ class SearchLoop:
                 for key, number in _costs(verdict).items():
                     trial.set_user_attr(key, number)
             self.study.tell(trial, value, state)
-            self.watcher.told(self._told(trial.number, state.name, value, candidate, begun, note))
+            self.watcher.finished(
+                self._finished_trial(trial.number, state.name, value, candidate, begun, note)
+            )
 
-    def _told(
+    def _finished_trial(
         self,
         number: int,
         state: str,
@@ -239,11 +226,11 @@ class SearchLoop:
         candidate: Candidate,
         begun: float,
         note: str,
-    ) -> Told:
+    ) -> FinishedTrial:
         values = [
             t.value for t in self.study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"
         ]
-        return Told(
+        return FinishedTrial(
             number,
             self.finished,
             self.trials,

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
-from fedstill.config import resolve
+from fedstill.config import resolve_model
+from fedstill.config.nested import Table, as_table, convert
+from fedstill.config.registry import build_model, find_model
 from fedstill.errors import RequestError, did_you_mean
-from fedstill.models import find_model
-from fedstill.tables import Table, as_table, convert
-from fedstill.tune.training import Training
+from fedstill.steps.training import Training
+from fedstill.tune.training import USUAL
 
 Search = Literal["hyper", "architecture", "both"]
 SEARCHES: tuple[str, ...] = get_args(Search)
@@ -88,7 +89,7 @@ def default_space(shape: tuple[int, ...]) -> Space:
         }
     side = min(shape[1:])
     space["convnet.depth"] = Interval(1, min(4, side.bit_length() - 1))
-    if side <= 8:  # its last stage has one pixel a channel: instance norm would leave nothing
+    if side <= 8:  # its last stage has one pixel per channel: instance norm would leave nothing
         space["resnet18.norm"] = Choice(("group",))
     return space
 
@@ -98,7 +99,7 @@ def narrowed(space: Space, search: str, model: Table) -> Space:
     if search not in SEARCHES:
         raise RequestError(f"--search: no search '{search}'{did_you_mean(search, SEARCHES)}")
     if search == "architecture":
-        usual = {f"training.{k}": Choice((v,)) for k, v in as_table(Training()).items()}
+        usual = {f"training.{k}": Choice((v,)) for k, v in as_table(USUAL).items()}
         return space | usual
     if search == "hyper":
         own = {f"{model['name']}.{k}": Choice((v,)) for k, v in model.items() if k != "name"}
@@ -154,12 +155,11 @@ def check(space: Space, shape: tuple[int, ...], classes: int) -> None:
         group, _, key = name.rpartition(".")
         values = _ends(dimension)
         for value in values if group == "training" else ():
-            convert({key: value}, Training, "training")
+            convert({**as_table(USUAL), key: value}, Training, "training")
         for value in values if group in kinds_of(space) else ():
-            model = {"name": group, key: value}
-            resolve({"method": "fedavg", "model": model}).build_model(shape, classes)
+            build_model(resolve_model({"name": group, key: value}), shape, classes)
     for kind in kinds_of(space):
-        resolve({"method": "fedavg", "model": {"name": kind}}).build_model(shape, classes)
+        build_model(resolve_model({"name": kind}), shape, classes)
 
 
 def _ends(dimension: Dimension) -> tuple[Any, ...]:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
+from fedstill.config.nested import Table
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.rng import Rng
-from fedstill.synthetic import StoredSet
-from fedstill.tables import Table
+from fedstill.runs.sets import StoredSet
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -100,7 +100,7 @@ def pruner_for(name: str, epochs: int) -> "BasePruner":
 
 def set_digest(stored: StoredSet) -> str:
     """SHA-256 of a set's images, labels, owners and description."""
-    digest = hashlib.sha256(msgspec.json.encode(stored.about))
+    digest = hashlib.sha256(msgspec.json.encode(stored.metadata))
     for tensor in (stored.images, stored.labels, stored.clients):
         digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()

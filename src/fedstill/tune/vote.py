@@ -2,7 +2,7 @@
 
 One exchange, as in any round: the candidate's weights go down, two numbers come back. Every
 message passes the wire, is checked, and counts. A client's part has the form of a method's, so
-that the engine's own client runs it: records, or the private door to them, are the engine's to
+that the engines' client runs it: records, or the private door to them, are the engine's to
 hand out and not ours.
 
 In a private run a vote is one access to a client's records more, counted in the run's own ledgers:
@@ -13,7 +13,7 @@ public.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,16 @@ import msgspec
 import torch
 
 from fedstill import wire
-from fedstill.config import resolve
-from fedstill.data import Partition, Records, load
-from fedstill.engine.client import ClientRunner, Work
+from fedstill.build import BuiltExperiment, build
+from fedstill.client import ClientRunner, Work
+from fedstill.data import Partition
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.shared.messages import MANY
-from fedstill.privacy.preparing import prepared
+from fedstill.records import Records
 from fedstill.runs.find import refuse_other_data
 from fedstill.runs.folder import RunFolder
-from fedstill.setup import Setup, corrupted
-from fedstill.steps.gradient import evaluate
-from fedstill.synthetic import StoredSet
+from fedstill.runs.sets import StoredSet
+from fedstill.steps.scores import score
 from fedstill.types import ClientContext, Params, Task
 from fedstill.wire import Schema, params_specs
 
@@ -99,7 +98,7 @@ class Ask:
         if self.private:
             return _noisy_vote(ctx, message.params), None
         records = ctx.records
-        accuracy, _ = evaluate(ctx.task, message.params, records)
+        accuracy = score(ctx.task, message.params, records).accuracy
         return Vote(round(accuracy * len(records)), len(records)), None
 
 
@@ -118,51 +117,42 @@ def _noisy_vote(ctx: ClientContext, params: Params) -> NoisyVote:
 
 
 @dataclass(frozen=True)
-class Electorate:
+class Voters:
     """The clients of a run."""
 
-    setup: Setup
+    built: BuiltExperiment
 
     @property
     def digest(self) -> str:
         """What decides their votes: the records and who holds which."""
-        return f"{self.setup.dataset.fingerprint}:{self.setup.partition.digest}"
+        return f"{self.built.dataset.fingerprint}:{self.built.partition.digest}"
 
     @property
     def left(self) -> float:
         """How many more votes the privacy budget allows; no end of them without one."""
-        plan, folder = self.setup.plan, self.setup.ledgers
+        plan, folder = self.built.plan, self.built.ledgers
         if plan is None or folder is None:
             return math.inf
-        return min(plan.ledger(folder, client).room for client in self.setup.candidates)
+        return min(plan.ledger(folder, client).room for client in self.built.candidates)
 
     @property
     def epsilon(self) -> float | None:
         """What the run and all votes so far have cost, where privacy is on."""
-        plan, folder = self.setup.plan, self.setup.ledgers
+        plan, folder = self.built.plan, self.built.ledgers
         if plan is None or folder is None:
             return None
-        return plan.spent(max(plan.ledger(folder, c).count for c in self.setup.candidates))
+        return plan.spent(max(plan.ledger(folder, c).count for c in self.built.candidates))
 
     def vote(self, table: Mapping[str, Any], task: Task, params: Params) -> Tally:
         """Ask every client that may be asked."""
-        codecs, ask = self.setup.experiment.wire, Ask(self.setup.plan is not None)
+        codecs, ask = self.built.experiment.wire, Ask(self.built.plan is not None)
         ballot = Ballot(msgspec.json.encode(table).decode(), params)
         down = wire.encode(ballot, ask.download(task), codecs.down)
-        runner = ClientRunner(
-            ask,
-            task,
-            self.setup.dataset,
-            self.setup.partition,
-            self.setup.rng.at("vote"),
-            codecs.up,
-            codecs.down,
-            self.setup.plan,
-            self.setup.ledgers,
-        )
+        rng = self.built.rng.at("vote")
+        runner = ClientRunner(ask, task, self.built.client_records, rng, codecs)
         right = count = 0.0
         up_bytes = down_bytes = 0
-        for client in self.setup.candidates:
+        for client in self.built.candidates:
             answer = runner.answer(Work(_NO_ROUND, client, down, None), lambda *_: None)
             if answer.error is not None:
                 raise RunError(f"vote: client {client}: {answer.error}")
@@ -174,35 +164,33 @@ class Electorate:
         return Tally(right, count, up_bytes, down_bytes)
 
 
-def electorate(run: RunFolder | None, path: Path, stored: StoredSet) -> Electorate:
+def voters_of(run: RunFolder | None, path: Path, stored: StoredSet) -> Voters:
     """The clients of the run that the set at ``path`` is from, with their records."""
     if run is None:
         raise RequestError(
             f"--objective vote: {path} lies in no run folder, so there are no clients to ask; "
             "take --objective holdout"
         )
-    experiment = resolve(run.read_config())
-    dataset = load(experiment.data)
-    refuse_other_data(path, stored, dataset)
     partition = Partition.load(run.path / "partition.safetensors")
-    if dataset.fingerprint != run.read_summary().data_sha256:
+    built = build(run.read_config(), partition=partition)
+    refuse_other_data(path, stored, built.dataset)
+    if built.dataset.fingerprint != run.read_summary().data_sha256:
         raise RequestError(
             f"--objective vote: the data are not those that the run in {run.path} had; bring them "
             "back, or take --objective holdout"
         )
-    setup = Setup(experiment, corrupted(experiment, dataset, partition), partition)
-    return Electorate(replace(prepared(setup), ledgers=run.path / "ledger"))
+    return Voters(built.planned().with_ledgers(run.path / "ledger"))
 
 
-def refuse_parallel(voters: Electorate, workers: int) -> None:
+def refuse_parallel(voters: Voters, workers: int) -> None:
     """Two processes could both see room for the last access: private votes have one."""
-    if voters.setup.plan is not None and workers > 1:
+    if voters.built.plan is not None and workers > 1:
         raise RequestError(
             "--workers: private votes are counted one after another; take --workers 1"
         )
 
 
-def refuse_overspending(voters: Electorate, votes: int) -> None:
+def refuse_overspending(voters: Voters, votes: int) -> None:
     """Refuse a search whose votes might pass the privacy budget, before the first of them."""
     if votes > voters.left:
         raise RequestError(

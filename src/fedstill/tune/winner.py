@@ -8,9 +8,9 @@ from typing import Any
 import tomli_w
 
 from fedstill.config import resolve, spelled_out
+from fedstill.config.nested import Table, as_table
 from fedstill.files import write_atomically
 from fedstill.runs.folder import RunFolder
-from fedstill.tables import Table, as_table
 from fedstill.tune.space import Candidate
 
 # What the FedAvg family calls by the same name. The other settings of a training on a set (its

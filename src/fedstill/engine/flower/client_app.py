@@ -8,7 +8,7 @@ import traceback
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedstill.engine.client import Answer
+from fedstill.engine.base import Answer
 from fedstill.engine.flower.node import SIMULATION, node_for
 from fedstill.engine.flower.records import (
     Introduction,

@@ -1,4 +1,4 @@
-"""What a node is told about the experiment: public knowledge that the server and all nodes share.
+"""What a node learns about the experiment: public knowledge that the server and all nodes share.
 
 Nodes build the task from it, and refuse it where their own data do not fit.
 """
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from fedstill.build import BuiltExperiment
+from fedstill.config.nested import Table
 from fedstill.errors import WireError
-from fedstill.setup import Setup
-from fedstill.tables import Table
 from fedstill.version import VERSION
 
 
@@ -24,7 +24,7 @@ class Description:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    data_sha256: str  # of the server's data: nodes that deal out the same must have the same
+    data_sha256: str  # of the server's data: nodes that partition the same data must have the same
     partition_sha256: str
     experiment_sha256: str
 
@@ -34,20 +34,20 @@ class Description:
         return msgspec.json.encode(self).decode()
 
 
-def describe(setup: Setup) -> Description:
+def describe(built: BuiltExperiment) -> Description:
     """The description of this experiment."""
-    data = setup.dataset
+    data = built.dataset
     return Description(
         version=VERSION,
-        config=setup.experiment.table,
-        clients=setup.partition.clients,
+        config=built.experiment.table,
+        clients=built.partition.clients,
         shape=data.shape,
         class_names=data.class_names,
         mean=data.scaling.mean,
         std=data.scaling.std,
         data_sha256=data.fingerprint,
-        partition_sha256=setup.partition.digest,
-        experiment_sha256=setup.digest,
+        partition_sha256=built.partition.digest,
+        experiment_sha256=built.digest,
     )
 
 

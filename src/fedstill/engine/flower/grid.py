@@ -7,20 +7,18 @@ settings say, and then named among the failed with the reason. Nothing here look
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Self
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedstill.config import Experiment
-from fedstill.engine.client import Answer, Work
+from fedstill.engine.base import Answer, Engine, Progress, Work
 from fedstill.engine.flower.records import (
     read_answer,
     read_introduction,
     write_question,
     write_work,
 )
-from fedstill.engine.local import Progress
 from fedstill.errors import WireError
 
 _POLL = (0.02, 0.2)  # seconds between two looks: soon at first, then calmly
@@ -33,10 +31,10 @@ _REASONS = {  # Flower's error codes in our words
 }
 
 
-class GridEngine:
+class GridEngine(Engine):
     """Carries work to nodes. ``text`` describes the experiment to them."""
 
-    nodes_keep_ledgers = True
+    keeps_ledgers = True
 
     def __init__(self, grid: Grid, experiment: Experiment, text: str) -> None:
         self._grid = grid
@@ -49,12 +47,6 @@ class GridEngine:
         self._present: set[int] = set()
         self._looked = float("-inf")
         self._first = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
     def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
         """Send to all nodes that are there or come in time; answers as they arrive."""

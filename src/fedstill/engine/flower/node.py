@@ -23,6 +23,7 @@ accesses add up, and none is made beyond the smaller of the experiment's budget 
 import dataclasses
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,19 +32,18 @@ from typing import Any
 
 import torch
 
-from fedstill.config import resolve
-from fedstill.data import SOURCES, Dataset, Partition, Scaling, load, load_own
-from fedstill.engine.client import Answer, Work
+from fedstill.build import BuiltExperiment, assemble, build_resolved
+from fedstill.config.nested import Table, merged, read_toml
+from fedstill.config.resolve import resolve_with_method
+from fedstill.data import SOURCES, Dataset, Partition, Scaling, load_own
+from fedstill.engine.base import Answer, Work
 from fedstill.engine.flower.description import Description, read_description
-from fedstill.engine.layout import build_setup
+from fedstill.engine.handover import rebuild
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.engine.threads import threads
 from fedstill.errors import RequestError, RunError
 from fedstill.files import write_atomically
-from fedstill.privacy.preparing import prepared
 from fedstill.privacy.settings import DELTA, PrivacySettings
-from fedstill.setup import Setup, prepare
-from fedstill.tables import Table, merged, read_toml
 from fedstill.version import VERSION
 
 NodeConfig = Mapping[str, Any]
@@ -60,11 +60,11 @@ class Node:
     """One client in its own place.
 
     ``folder`` is the client's own, for what outlives an experiment too: a privacy ledger, kept by
-    ``setup.runner``, belongs there. ``experiment`` names the experiment's folder in it.
+    ``built.runner``, belongs there. ``experiment`` names the experiment's folder in it.
     """
 
     client: int
-    setup: Setup
+    built: BuiltExperiment
     folder: Path
     experiment: str
 
@@ -77,8 +77,8 @@ class Node:
             state = None if work.state is None else states.read(work.state)
         except RunError as error:
             return Answer(work.client, error=str(error))
-        with threads(self.setup.experiment.engine.threads):
-            answer = self.setup.runner.answer(dataclasses.replace(work, state=state), progress)
+        with threads(self.built.experiment.engine.threads):
+            answer = self.built.runner.answer(dataclasses.replace(work, state=state), progress)
         if answer.state is None:
             return answer
         return dataclasses.replace(answer, state=states.keep(answer.state, work.state))
@@ -132,60 +132,61 @@ def _node_for(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
         )
     client = _client(config, description.clients)
     if simulation := os.environ.get(SIMULATION):
-        setup, folder = _simulated(simulated_file(Path(simulation), text))
+        built, folder = _simulated(simulated_file(Path(simulation), text))
     else:
-        setup = _deployed(description, client, config)
+        built = _deployed(description, client, config)
         folder = Path(config.get("folder") or _default_folder()).expanduser()
     own = folder / f"client-{client:05d}"
     if not simulation:
-        setup = _within_budget(setup, config, own / "ledger")
-    return Node(client, setup, own, description.experiment_sha256[:16])
+        built = _within_budget(built, config, own / "ledger")
+    return Node(client, built, own, description.experiment_sha256[:16])
 
 
-def _within_budget(setup: Setup, config: NodeConfig, ledgers: Path) -> Setup:
+def _within_budget(built: BuiltExperiment, config: NodeConfig, ledgers: Path) -> BuiltExperiment:
     """The experiment behind the private door, if it has one and the node's budget allows it."""
     epsilon, delta = config.get("epsilon"), float(config.get("delta", DELTA))
-    settings = setup.experiment.privacy
+    settings = built.experiment.privacy
     if settings is None:
         if epsilon is not None:
             raise RequestError(
                 f"this node has a privacy budget (epsilon = {epsilon:g}) and the experiment has no "
                 "[privacy]: its records are not given"
             )
-        return setup
+        return built
     if epsilon is not None:
         if complaint := _complaint(settings, delta, config.get("classes") == "declared"):
             raise RequestError(f"this node has a privacy budget, and the experiment's {complaint}")
-        wished = float(epsilon) if settings.epsilon is None else settings.epsilon
-        limited = dataclasses.replace(settings, epsilon=min(float(epsilon), wished))
-        experiment = dataclasses.replace(setup.experiment, privacy=limited)
-        setup = dataclasses.replace(setup, experiment=experiment)
-    return dataclasses.replace(prepared(setup), ledgers=ledgers)
+        asked = float(epsilon) if settings.epsilon is None else settings.epsilon
+        limited = dataclasses.replace(settings, epsilon=min(float(epsilon), asked))
+        experiment = dataclasses.replace(built.experiment, privacy=limited)
+        built = dataclasses.replace(built, experiment=experiment)
+    return built.planned().with_ledgers(ledgers)
 
 
 def simulated_file(simulation: Path, text: str) -> Path:
-    """Where a simulation lays out the experiment that ``text`` describes."""
+    """Where a simulation puts the experiment that ``text`` describes."""
     return simulation / f"{_digest(text.encode()).hex()}.toml"
 
 
 @lru_cache(maxsize=1)
-def _simulated(file: Path) -> tuple[Setup, Path]:
-    """One setup for all the clients that this process simulates, and where they keep things."""
+def _simulated(file: Path) -> tuple[BuiltExperiment, Path]:
+    """One experiment for all clients that this process simulates, and where their files go."""
     header = read_toml(file)
-    return build_setup(header), Path(header["nodes"])
+    sys.path[:] = header["path"]
+    return rebuild(header), Path(header["nodes"])
 
 
-def _deployed(description: Description, client: int, config: NodeConfig) -> Setup:
+def _deployed(description: Description, client: int, config: NodeConfig) -> BuiltExperiment:
     table: Table = description.config
     if device := config.get("device"):
         table = merged(table, {"device": device})
     if directory := config.get("data-dir"):
         table = merged(table, {"data": {"dir": directory}})
-    experiment = resolve(table)
+    experiment, method = resolve_with_method(table)
     if own := config.get("data"):
         dataset = own_data(description, Path(str(own)), experiment.data)
         owner = torch.full((len(dataset.train),), client, dtype=torch.int32)
-        return Setup(experiment, dataset, Partition(owner, description.clients))
+        return assemble(experiment, method, dataset, Partition(owner, description.clients))
     if experiment.partition == "nodes":
         raise RequestError("the node's configuration has no data: where are its records?")
     if experiment.data.name not in SOURCES:  # a path of the server's means nothing here
@@ -193,15 +194,12 @@ def _deployed(description: Description, client: int, config: NodeConfig) -> Setu
             f"the experiment's data, '{experiment.data.name}', have no public name; "
             "give this node data of its own"
         )
-    dataset = load(experiment.data)
-    method = experiment.build_method()
-    pooled = bool(getattr(method, "pooled", False))
-    dataset, dealt = prepare(experiment, dataset, pooled=pooled)
-    if dataset.fingerprint != description.data_sha256:
-        raise RequestError(f"this node's copy of '{dataset.name}' is not the server's")
-    if dealt.digest != description.partition_sha256:
-        raise RequestError("this node deals the records out in another way than the server")
-    return Setup(experiment, dataset, dealt)
+    built = build_resolved(experiment, method)
+    if built.dataset.fingerprint != description.data_sha256:
+        raise RequestError(f"this node's copy of '{built.dataset.name}' is not the server's")
+    if built.partition.digest != description.partition_sha256:
+        raise RequestError("this node partitions the records in another way than the server")
+    return built
 
 
 def _complaint(settings: PrivacySettings, delta: float, classes_known: bool) -> str | None:
@@ -211,7 +209,7 @@ def _complaint(settings: PrivacySettings, delta: float, classes_known: bool) -> 
     if settings.reproducible:
         return "noise comes from a seed that the server knows (privacy.reproducible)"
     if settings.classes == "declared" and not classes_known:
-        return "clients tell which classes they hold; allow it with classes = 'declared'"
+        return "clients reveal which classes they hold; allow it with classes = 'declared'"
     return None
 
 

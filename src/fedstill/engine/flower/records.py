@@ -1,4 +1,4 @@
-"""Work and answers as Flower records. The message itself is our wire's bytes, as they are.
+"""Work and answers as Flower records: the bytes of ``engine/base.py``, as they are.
 
 Flower sends every part of a record by a request of its own, and that costs almost a kilobyte each.
 So a message goes into one ``ConfigRecord`` with the few words around it; only a large one goes into
@@ -7,19 +7,18 @@ an ``Array``, because arrays are sent in pieces of 5 MB and everything else in o
 
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedstill.engine.client import Answer, Work
+from fedstill.engine.base import Answer, Work, decode_answer, decode_work, encode
 from fedstill.engine.flower.node import KEY_BYTES
 from fedstill.errors import WireError
 
-_WORDS, _BYTES, _MESSAGE = "fedstill", "bytes", "message"
+_WORDS, _BYTES, _BODY = "fedstill", "bytes", "body"
 _STYPE = "fedstill.wire"
 _LARGE = 4 * 2**20
-_ABSENT = b""  # records have no word for None; a state is never empty
 _MOST_TEXT = 2**20  # letters of an experiment's description
 _MOST_WORDS = 2000  # letters of an error: whatever a node sends, logs stay readable
 
@@ -51,13 +50,7 @@ def read_introduction(records: RecordDict) -> Introduction:
 
 def write_work(work: Work, experiment: str) -> RecordDict:
     """What one client is asked to do."""
-    words = {
-        "experiment": _packed(experiment),
-        "round": work.round,
-        "client": work.client,
-        "state": work.state or _ABSENT,
-    }
-    return _with_message(words, work.message)
+    return _with_body({"experiment": _packed(experiment)}, encode(work))
 
 
 def read_experiment(records: RecordDict) -> str:
@@ -71,46 +64,30 @@ def read_experiment(records: RecordDict) -> str:
 
 def read_work(records: RecordDict) -> Work:
     """The work in a message down."""
-    words = _words(records)
-    return Work(
-        _number(words, "round"),
-        _number(words, "client"),
-        _message(records),
-        _bytes(words, "state") or None,
-    )
+    return decode_work(_body(records))
 
 
 def write_answer(answer: Answer) -> RecordDict:
     """What came of it."""
-    words = {
-        "client": answer.client,
-        "state": answer.state or _ABSENT,
-        "error": answer.error or "",
-        "traceback": answer.traceback or "",
-        "spent": int(answer.spent),
-    }
-    return _with_message(words, answer.message)
+    return _with_body({}, encode(answer))
 
 
 def read_answer(records: RecordDict, client: int) -> Answer:
     """The answer of this client. Records that are not as agreed are a refused answer."""
     try:
-        words = _words(records)
-        if _number(words, "client") != client:
+        answer = decode_answer(_body(records))
+        if answer.client != client:
             raise WireError("it speaks for another client")
-        state = _bytes(words, "state")
-        if len(state) not in (0, KEY_BYTES):  # it goes into the checkpoint
-            raise WireError(f"its state's key has {len(state)} bytes, not {KEY_BYTES}")
-        return Answer(
-            client,
-            _message(records),
-            state or None,
-            _text(words, "error")[:_MOST_WORDS] or None,
-            _text(words, "traceback")[: 10 * _MOST_WORDS] or None,
-            bool(_number(words, "spent")),
-        )
+        if answer.state is not None and len(answer.state) != KEY_BYTES:  # it is checkpointed
+            raise WireError(f"its state's key has {len(answer.state)} bytes, not {KEY_BYTES}")
     except WireError as error:
         return Answer(client, error=f"refused: {error}")
+    return replace(
+        answer,
+        error=None if answer.error is None else answer.error[:_MOST_WORDS],
+        traceback=None if answer.traceback is None else answer.traceback[: 10 * _MOST_WORDS],
+        asked=True,
+    )
 
 
 def _packed(text: str) -> bytes:
@@ -118,20 +95,20 @@ def _packed(text: str) -> bytes:
     return zlib.compress(text.encode(), 9)
 
 
-def _with_message(words: dict[str, Any], data: bytes) -> RecordDict:
+def _with_body(words: dict[str, Any], data: bytes) -> RecordDict:
     if len(data) <= _LARGE:
-        return RecordDict({_WORDS: ConfigRecord({**words, _MESSAGE: data})})
+        return RecordDict({_WORDS: ConfigRecord({**words, _BODY: data})})
     array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
-    arrays = ArrayRecord(OrderedDict({_MESSAGE: array}))
+    arrays = ArrayRecord(OrderedDict({_BODY: array}))
     return RecordDict({_WORDS: ConfigRecord(words), _BYTES: arrays})
 
 
-def _message(records: RecordDict) -> bytes:
+def _body(records: RecordDict) -> bytes:
     words = _words(records)
-    if _MESSAGE in words:
-        return _bytes(words, _MESSAGE)
+    if _BODY in words:
+        return _bytes(words, _BODY)
     record = records.get(_BYTES)
-    array = record.get(_MESSAGE) if isinstance(record, ArrayRecord) else None
+    array = record.get(_BODY) if isinstance(record, ArrayRecord) else None
     if not isinstance(array, Array) or array.stype != _STYPE:
         raise WireError("the records hold no message of ours")
     return bytes(array.data)

@@ -15,11 +15,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedstill.config import Experiment, resolve
-from fedstill.engine.client import Work
+from fedstill.engine.base import decode_work, encode
 from fedstill.engine.flower.description import Description, read_description
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.engine.flower.node import RELAY_SOCKET, SIMULATION
-from fedstill.engine.frames import read_frame, write_answer, write_frame
+from fedstill.engine.processes import read_frame, write_frame
 
 app = ServerApp()
 
@@ -47,10 +47,7 @@ def relay(grid: Grid, context: Context) -> None:
             text = header["experiment"]
             if text not in engines:
                 engines[text] = GridEngine(grid, _patient(read_description(text)), text)
-            works = [
-                Work(w["round"], w["client"], parts[w["message"]], parts[w["state"]] or None)
-                for w in header["works"]
-            ]
+            works = [decode_work(part) for part in parts]
             for answer in engines[text].exchange(works, lambda _client, _step, _steps: None):
-                write_answer(stream, answer)
+                write_frame(stream, {}, [encode(answer)])
             write_frame(stream, {"done": True})

@@ -20,18 +20,17 @@ from typing import Any, Self
 
 import tomli_w
 
-from fedstill.engine.client import Answer, Work
+from fedstill.build import BuiltExperiment
+from fedstill.config.nested import Table
+from fedstill.engine.base import Answer, Engine, Progress, Work, decode_answer, encode
 from fedstill.engine.flower import require_flower, supervisor
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.environment import command, flower_environment
 from fedstill.engine.flower.node import RELAY_SOCKET, SIMULATION, simulated_file
-from fedstill.engine.frames import read_answer, read_frame, write_frame
-from fedstill.engine.layout import lay_out
-from fedstill.engine.local import Progress
+from fedstill.engine.handover import hand_over
+from fedstill.engine.processes import read_frame, write_frame
 from fedstill.errors import RunError
 from fedstill.files import write_atomically
-from fedstill.setup import Setup
-from fedstill.tables import Table
 
 _START_SECONDS = 180.0
 _END_SECONDS = 40.0
@@ -147,11 +146,12 @@ class Simulation:
             process.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def announce(self, setup: Setup, scratch: Path) -> str:
-        """Lay out an experiment for the simulated nodes; the description to send with its work."""
-        text = describe(setup).text
+    def announce(self, built: BuiltExperiment, scratch: Path) -> str:
+        """Hand an experiment over to the simulated nodes; the description to send with its work."""
+        text = describe(built).text
         header = {
-            **lay_out(setup, scratch),
+            **hand_over(built, scratch),
+            "path": sys.path,  # a user's modules are found as they are here
             "nodes": str((scratch.parent / "nodes").resolve()),
         }
         write_atomically(simulated_file(self.folder, text), tomli_w.dumps(header).encode())
@@ -159,41 +159,32 @@ class Simulation:
 
     def exchange(self, text: str, works: Sequence[Work]) -> Iterator[Answer]:
         """The answers of all these clients, as they come."""
-        parts = list(dict.fromkeys(b for w in works for b in (w.message, w.state or b"")))
-        place = {part: index for index, part in enumerate(parts)}
-        listed = [
-            {
-                "round": work.round,
-                "client": work.client,
-                "message": place[work.message],
-                "state": place[work.state or b""],
-            }
-            for work in works
-        ]
         try:
-            write_frame(self._stream, {"experiment": text, "works": listed}, parts)
+            write_frame(self._stream, {"experiment": text}, [encode(work) for work in works])
             while not (frame := read_frame(self._stream))[0].get("done"):
-                yield read_answer(frame)
+                yield decode_answer(frame[1][0])
         except (EOFError, OSError):
             raise RunError(
-                f"Flower's simulation ended ({self._last_words()}); go on with --resume"
+                f"Flower's simulation ended ({self._last_words()}); resume with --resume"
             ) from None
 
 
-class SimulationEngine:
+class SimulationEngine(Engine):
     """One experiment on a simulation, its own or one that others share."""
 
-    def __init__(self, setup: Setup, scratch: Path, simulation: Simulation | None = None) -> None:
-        self._setup = setup
+    def __init__(
+        self, built: BuiltExperiment, scratch: Path, simulation: Simulation | None = None
+    ) -> None:
+        self._built = built
         self._scratch = scratch
         self._shared = simulation is not None
-        workers = setup.experiment.engine.workers or 1
-        self._simulation = simulation or Simulation(setup.partition.clients, workers)
+        workers = built.experiment.engine.workers or 1
+        self._simulation = simulation or Simulation(built.partition.clients, workers)
         self._text = ""
 
     def __enter__(self) -> Self:
         # First what may fail, a full disk say: there is nothing to end yet.
-        self._text = self._simulation.announce(self._setup, self._scratch)
+        self._text = self._simulation.announce(self._built, self._scratch)
         if not self._shared:
             self._simulation.__enter__()
         return self

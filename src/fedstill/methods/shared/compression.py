@@ -1,4 +1,4 @@
-"""From a wished compression rate to what may travel: the rate is weights / numbers sent."""
+"""From the requested compression ratio to what may travel: the ratio is weights / numbers sent."""
 
 import math
 
@@ -18,13 +18,13 @@ def coordinates(task: Task, rate: float) -> int:
     return int(size / rate + 1e-9)
 
 
-def examples_a_batch(task: Task, example: Example, rate: float, batches: int) -> int:
+def examples_per_batch(task: Task, example: Example, rate: float, batches: int) -> int:
     """How many synthetic examples each of ``batches`` may have at this rate."""
     largest = task.model.size / (batches * example.numbers)
     if rate > largest:
         fewer = f", {_rounded_down(largest * batches)} with method.batches=1"
         raise RequestError(
-            f"method.compression: {rate:g} leaves less than one example a batch; at most "
+            f"method.compression: {rate:g} leaves less than one example per batch; at most "
             f"{_rounded_down(largest)} is possible with {batches} batches of examples of "
             f"{example.numbers} numbers{fewer if batches > 1 else ''}"
         )

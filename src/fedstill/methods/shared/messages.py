@@ -1,10 +1,15 @@
-"""The messages that more than one method sends."""
+"""The messages and states that more than one method has."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+from torch import Tensor
+
+from fedstill.errors import RequestError
 from fedstill.types import Params, Task
-from fedstill.wire import Schema, params_specs
+from fedstill.wire import Schema, TensorSpec, params_specs
 
 MANY = float(2**40)  # an upper limit for counts that is merely sane
 
@@ -24,6 +29,21 @@ class Update:
     records: int
 
 
+@dataclass(frozen=True)
+class Region:
+    """Down: the weights, and the radius around them within which images stand for records."""
+
+    params: Params
+    radius: float
+
+
+@dataclass(frozen=True)
+class LastSet:
+    """Client state: the images of its last round, if it has had one."""
+
+    images: Tensor | None = None
+
+
 class Counted(Protocol):
     """A message that says how many records stand behind it."""
 
@@ -36,6 +56,25 @@ def weights_schema(task: Task) -> Schema[Weights]:
     return Schema(Weights, params_specs(task, "params"))
 
 
+def region_schema(task: Task) -> Schema[Region]:
+    """What ``Region`` looks like for this task."""
+    return Schema(Region, params_specs(task, "params"), {"radius": (0, math.inf)})
+
+
 def update_schema(task: Task) -> Schema[Update]:
     """What ``Update`` looks like for this task."""
     return Schema(Update, params_specs(task, "update"), {"records": (1, MANY)})
+
+
+def set_specs(task: Task, images_per_class: int, field: str) -> dict[str, TensorSpec]:
+    """What a set of hard-labelled images looks like on the wire, under the field ``field``."""
+    if task.model.continuous_shape is not None:
+        raise RequestError(
+            "method: it distils images of every class, and the records are text; "
+            "fedavg, fedprox, scaffold and others that send weights take any records"
+        )
+    number = (images_per_class, task.classes * images_per_class)
+    return {
+        f"{field}.images": TensorSpec((number, *task.shape)),
+        f"{field}.labels": TensorSpec((number,), torch.int64, 0, task.classes - 1),
+    }

@@ -11,10 +11,11 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.shared.messages import MANY, Weights, weights_schema
+from fedstill.methods.shared.messages import MANY, Weights, set_specs, weights_schema
+from fedstill.records import SyntheticSet
 from fedstill.steps.fit import fit
-from fedstill.synthetic import SyntheticSet, set_specs
-from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.steps.training import Training
+from fedstill.types import C, ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
 
@@ -60,7 +61,7 @@ class Surrogate:
 
 
 @dataclass(frozen=True)
-class SurrogateTraining:
+class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
     """The server's side of FedDM: training on the clients' images inside the ball."""
 
     sends_sets: ClassVar[bool] = True
@@ -104,10 +105,12 @@ class SurrogateTraining:
             torch.cat([pool.images for pool in pools]),
             torch.cat([pool.labels for pool in pools]),
             ctx.rng.at("fit"),
-            learning_rate=self.server_learning_rate,
-            batch_size=self.server_batch,
-            epochs=self.server_epochs,
-            momentum=self.server_momentum,
+            Training(
+                self.server_learning_rate,
+                self.server_momentum,
+                self.server_batch,
+                self.server_epochs,
+            ),
             weights=torch.cat([pool.weights for pool in pools]),
             radius=self.radius,
             progress=ctx.progress,

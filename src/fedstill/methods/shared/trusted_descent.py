@@ -13,23 +13,15 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.shared.messages import MANY
+from fedstill.methods.shared.messages import MANY, Region, region_schema, set_specs
+from fedstill.records import SyntheticSet
 from fedstill.steps.arithmetic import add, norm, subtract, weighted_sum
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import Criterion
-from fedstill.synthetic import SyntheticSet, set_specs
-from fedstill.types import Params, Reply, ServerContext, Task
-from fedstill.wire import Schema, TensorSpec, params_specs
+from fedstill.types import C, Method, Params, Reply, ServerContext, Task
+from fedstill.wire import Schema, TensorSpec
 
 RadiusChoice = Literal["min", "median", "max", "constant", "fixed"]
-
-
-@dataclass(frozen=True)
-class Region:
-    """Down: the weights, and how far around them the images should stand for the records."""
-
-    params: Params
-    radius: float
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,7 @@ class Global:
 
 
 @dataclass(frozen=True)
-class TrustedDescent:
+class TrustedDescent(Method[Global, Region, C, Approximation]):
     """The server's side of Fed-GLOSS: gradient descent within the radius the clients measured."""
 
     sends_sets: ClassVar[bool] = True
@@ -75,7 +67,7 @@ class TrustedDescent:
         return Global(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
 
     def download(self, task: Task) -> Schema[Region]:
-        return Schema(Region, params_specs(task, "params"), {"radius": (0, math.inf)})
+        return region_schema(task)
 
     def upload(self, task: Task) -> Schema[Approximation]:
         tensors = set_specs(task, self.images_per_class, "synthetic")
@@ -147,8 +139,8 @@ class TrustedDescent:
         images, labels = torch.cat([s.images for s in sets]), torch.cat([s.labels for s in sets])
         sizes = torch.tensor([len(own) for own in sets])
         factors = (torch.tensor(shares) / sizes * len(images)).repeat_interleave(sizes)
-        slopes, _ = batch_gradient(task, tracked(weights), images, labels, factors.to(images))
-        return dict(zip(weights, slopes, strict=True))
+        gradient, _ = batch_gradient(task, tracked(weights), images, labels, factors.to(images))
+        return dict(zip(weights, gradient, strict=True))
 
     def params(self, state: Global) -> Params:
         return state.params
@@ -180,10 +172,10 @@ class TrustedDescent:
 def calibrated(task: Task, weights: Params, message: Approximation) -> Params:
     """The gradient on a client's images, every tensor of it as long as the real one was."""
     own = message.synthetic
-    slopes, _ = batch_gradient(task, tracked(weights), own.images, own.labels)
+    gradient, _ = batch_gradient(task, tracked(weights), own.images, own.labels)
     assert message.norms is not None, "the schema asks for them"
     lengths = message.norms.unbind()
     return {
-        name: slope * (length / torch.linalg.vector_norm(slope).clamp(min=1e-20))
-        for name, slope, length in zip(weights, slopes, lengths, strict=True)
+        name: part * (length / torch.linalg.vector_norm(part).clamp(min=1e-20))
+        for name, part, length in zip(weights, gradient, lengths, strict=True)
     }

@@ -1,0 +1,334 @@
+"""The one assembly: from a request to everything that runs, the same in every process.
+
+    request -> experiment, data, partition, mislabelling, method, model      ``build``
+            -> the plan of a private run                                     ``.planned()``
+            -> its ledgers                                                   ``.with_ledgers(...)``
+
+A run, a Flower node, a deployment, a vote, the conformance toys, ``fedstill evaluate``, ``tune``
+and ``partition`` all take what they need from here.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from fedstill.client import ClientRecords, ClientRunner
+from fedstill.config import Experiment, Partitioning, deciding, resolve_model
+from fedstill.config.nested import Table, as_table
+from fedstill.config.registry import build_model
+from fedstill.config.resolve import check_device, resolve_with_method
+from fedstill.data import (
+    Dataset,
+    Natural,
+    Nodes,
+    Partition,
+    load,
+    mislabelled,
+    parse_partition,
+    partition,
+)
+from fedstill.errors import RequestError, RunError
+from fedstill.models import MODELS, Model
+from fedstill.privacy.guards import private_form_of, refuse_leaks
+from fedstill.privacy.plan import PrivatePlan, make_plan
+from fedstill.records import Records, Scaling
+from fedstill.rng import Rng
+from fedstill.types import AnyMethod, Task
+
+DEFAULT_CLIENTS = 10
+
+
+@dataclass(frozen=True)
+class UserObjects:
+    """Objects supplied in Python instead of names; the run folder keeps the names they go by."""
+
+    method: AnyMethod | None = None
+    data: Dataset | None = None
+    model: Model | None = None
+    model_name: str | None = None
+
+    @property
+    def request(self) -> Table:
+        """What the objects stand for in the configuration."""
+        request: Table = {}
+        if self.method is not None:
+            request["method"] = {"name": path_of(self.method), **as_table(self.method)}
+        if self.data is not None:
+            request["data"] = {"name": self.data.name}
+        if self.model is not None:
+            request["model"] = {"name": self.model_name}
+        return request
+
+    @property
+    def portable(self) -> bool:
+        """Whether another process can build the same from names alone."""
+        return self.method is None and self.model is None
+
+
+def path_of(value: Any) -> str:
+    """``package.module:Class`` of an object."""
+    return f"{type(value).__module__}:{type(value).__qualname__}"
+
+
+@dataclass(frozen=True)
+class BuiltExperiment:
+    """An experiment with everything that runs it.
+
+    ``portable``: another process can build the same from names. ``plan`` and ``ledgers`` are there
+    in a private run alone.
+    """
+
+    experiment: Experiment
+    dataset: Dataset
+    partition: Partition
+    method: AnyMethod
+    model: Model
+    portable: bool = True
+    plan: PrivatePlan | None = None
+    ledgers: Path | None = None
+
+    @cached_property
+    def task(self) -> Task:
+        """What is learnt."""
+        data, experiment = self.dataset, self.experiment
+        return Task(
+            model=self.model,
+            shape=data.shape,
+            classes=data.classes,
+            clients=self.partition.clients,
+            rounds=experiment.rounds,
+            scaling=data.scaling,
+            device=torch.device(experiment.device),
+        )
+
+    def planned(self) -> "BuiltExperiment":
+        """The same with its privacy plan, sigma decided; untouched where privacy is off."""
+        settings = self.experiment.privacy
+        if settings is None:
+            return self
+        sizes = settings.sizes(self.partition.clients, self.dataset.name)
+        rate = settings.rate(sizes)
+        form = private_form_of(self.method, self.experiment.method["name"], rate)
+        refuse_leaks(settings, form, self.task, self.dataset)
+        plan = make_plan(settings, form, rate, sizes, self._public_classes(), self._turns())
+        # In the configuration from now on: a resumed run must not solve for another one.
+        privacy = dataclasses.replace(settings, sigma=plan.sigma)
+        experiment = dataclasses.replace(self.experiment, privacy=privacy)
+        return dataclasses.replace(self, experiment=experiment, plan=plan)
+
+    def with_plan(self, plan: PrivatePlan | None, ledgers: Path | None) -> "BuiltExperiment":
+        """The same with a plan that another process made."""
+        return dataclasses.replace(self, plan=plan, ledgers=ledgers)
+
+    def with_ledgers(self, folder: Path) -> "BuiltExperiment":
+        """The same with a place for its clients' ledgers, if it is a private run."""
+        return self if self.plan is None else dataclasses.replace(self, ledgers=folder)
+
+    def _public_classes(self) -> tuple[tuple[int, ...], ...]:
+        """The classes that every client sends: all, or those that are declared public."""
+        clients = range(self.partition.clients)
+        if self.experiment.privacy is None or self.experiment.privacy.classes != "declared":
+            return tuple(tuple(range(self.dataset.classes)) for _ in clients)
+        labels = self.dataset.train.labels
+        return tuple(tuple(labels[self.partition.index(c)].unique().tolist()) for c in clients)
+
+    def _turns(self) -> list[int]:
+        """In how many rounds each client takes part: the sampling is public."""
+        turns = [0] * self.partition.clients
+        for number in range(1, self.experiment.rounds + 1):
+            for client in self.sample(number):
+                turns[client] += 1
+        return turns
+
+    @property
+    def client_records(self) -> ClientRecords:
+        """The clients' records, behind the private door where privacy is on."""
+        if self.experiment.privacy is not None and self.plan is None:
+            raise RunError("privacy is on and there is no plan: no records are handed out")
+        return ClientRecords(self.dataset, self.partition, self.plan, self.ledgers)
+
+    @cached_property
+    def runner(self) -> ClientRunner:
+        """What runs one client's turn."""
+        return ClientRunner(
+            self.method, self.task, self.client_records, self.rng, self.experiment.wire
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what decides the bits beside the records and their owners.
+
+        Over canonical JSON: the settings, the scaling, and the network's kind and weight shapes.
+        """
+        parts = {
+            "settings": deciding(self.experiment.table),
+            "scaling": as_table(self.dataset.scaling),
+            "model": self.model.description,
+        }
+        return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+    @property
+    def rng(self) -> Rng:
+        """The root of all random streams."""
+        return Rng(self.experiment.seed)
+
+    @cached_property
+    def candidates(self) -> list[int]:
+        """The clients that may be asked: those with records.
+
+        With privacy on, and its classes not public, that would give an empty client away: then all.
+        Nodes with data of their own are taken to have some.
+        """
+        privacy = self.experiment.privacy
+        on_nodes = isinstance(parse_partition(self.experiment.partition), Nodes)
+        if on_nodes or (privacy is not None and privacy.classes == "all"):
+            return list(range(self.partition.clients))
+        clients: list[int] = self.partition.sizes.nonzero().flatten().tolist()
+        return clients
+
+    @property
+    def clients_per_round(self) -> int:
+        """How many clients are sampled: at least one."""
+        return max(1, round(self.experiment.participation * len(self.candidates)))
+
+    def sample(self, number: int) -> list[int]:
+        """Clients of this round, by a stream of its own."""
+        generator = self.rng.at("round", number, "sampling").numpy()
+        chosen = generator.choice(len(self.candidates), self.clients_per_round, replace=False)
+        return sorted(self.candidates[i] for i in chosen)
+
+    @property
+    def test(self) -> Records:
+        """The official test split."""
+        split = self.dataset.test
+        return Records(split, torch.arange(len(split)), self.dataset.scaling, self.task.device)
+
+    @property
+    def quorum(self) -> int:
+        """How many of the sampled clients must answer: at least one."""
+        return self.experiment.needed(self.clients_per_round)
+
+    def refuse_too_few_replies(self) -> None:
+        """Refuse a run whose rounds would not have the replies that its method needs."""
+        needed = self.method.replies_needed
+        who = needed.because or f"method '{self.experiment.method['name']}'"
+        remedy = f", {needed.remedy}" if needed.remedy else ""
+        if self.clients_per_round < needed.number:
+            raise RequestError(
+                f"{who} needs {needed.number} clients per round, {self.clients_per_round} are "
+                f"sampled; raise clients or participation{remedy}"
+            )
+        if self.quorum < needed.number:
+            raise RequestError(
+                f"quorum = {self.experiment.quorum:g} lets a round end with {self.quorum} "
+                f"replies, {who} needs {needed.number}; raise quorum{remedy}"
+            )
+
+
+def build(
+    request: Mapping[str, Any],
+    objects: UserObjects | None = None,
+    *,
+    dataset: Dataset | None = None,
+    partition: Partition | None = None,
+) -> BuiltExperiment:
+    """Everything that runs the experiment of this request.
+
+    ``dataset`` and ``partition`` are given by whoever has them already; else they are loaded and
+    drawn as the request says. Records are mislabelled where ``[corrupt]`` says so.
+    """
+    objects = objects or UserObjects()
+    experiment, method = resolve_with_method(request, objects.method)
+    return build_resolved(experiment, method, objects, dataset=dataset, partition=partition)
+
+
+def build_resolved(
+    experiment: Experiment,
+    method: AnyMethod,
+    objects: UserObjects | None = None,
+    *,
+    dataset: Dataset | None = None,
+    partition: Partition | None = None,
+) -> BuiltExperiment:
+    """The same for an experiment that is resolved already."""
+    objects = objects or UserObjects()
+    dataset = dataset or objects.data or load(experiment.data)
+    if partition is None:
+        partition = partitioned(experiment.partitioning, dataset, pooled=method.pooled)
+    dataset = _corrupted(experiment, dataset, partition)
+    return assemble(experiment, method, dataset, partition, objects)
+
+
+def assemble(
+    experiment: Experiment,
+    method: AnyMethod,
+    dataset: Dataset,
+    partition: Partition,
+    objects: UserObjects | None = None,
+) -> BuiltExperiment:
+    """The same for records that are already as the clients have them: nothing is mislabelled."""
+    objects = objects or UserObjects()
+    model = objects.model or _named_model(experiment, dataset)
+    return BuiltExperiment(experiment, dataset, partition, method, model, objects.portable)
+
+
+def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) -> Partition:
+    """The records partitioned over clients; one client has all if the method is centralised."""
+    labels = dataset.train.labels
+    spec = parse_partition(how.partition)
+    if pooled:
+        if isinstance(spec, Nodes):
+            raise RequestError("partition = 'nodes': a centralised method needs records here")
+        return Partition(torch.zeros(len(labels), dtype=torch.int32), 1)
+    natural = isinstance(spec, Natural | Nodes)  # the data decide, or the user must
+    return partition(
+        labels,
+        spec,
+        how.clients or (None if natural else DEFAULT_CLIENTS),
+        dataset.classes,
+        Rng(how.seed).at("partition"),
+        dataset.train.groups,
+        how.allow_empty_clients,
+    )
+
+
+def network_task(
+    section: Mapping[str, Any],
+    shape: tuple[int, ...],
+    classes: int,
+    scaling: Scaling,
+    device: str = "cpu",
+) -> tuple[Task, Table]:
+    """The task of one network by itself, and its ``[model]`` section with nothing left open."""
+    table = resolve_model(section)
+    on = check_device(device)
+    return Task(build_model(table, shape, classes), shape, classes, 1, 1, scaling, on), table
+
+
+def _corrupted(experiment: Experiment, dataset: Dataset, partition: Partition) -> Dataset:
+    """The data as the clients have them: with wrong labels where ``[corrupt]`` says so."""
+    train, rng = dataset.train, Rng(experiment.seed).at("corrupt")
+    labels = mislabelled(train.labels, partition, dataset.classes, experiment.corrupt, rng)
+    return dataclasses.replace(dataset, train=dataclasses.replace(train, labels=labels))
+
+
+def _named_model(experiment: Experiment, data: Dataset) -> Model:
+    """The network that the experiment names, if it reads what these records are."""
+    name = experiment.model["name"]
+    model = build_model(experiment.model, data.shape, data.classes, experiment.seed)
+    reads_tokens = model.continuous_shape is not None
+    if name in MODELS and reads_tokens != data.tokens:
+        kind, remedy = (
+            ("text", "gru or transformer") if data.tokens else ("no text", "mlp or convnet")
+        )
+        raise RequestError(
+            f"model: '{name}' cannot read '{data.name}': its records are {kind}; use {remedy}"
+        )
+    return model

@@ -1,0 +1,44 @@
+"""``fedstill compare``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedstill.report.compare_page import write_comparison
+from fedstill.report.comparison import compare
+from fedstill.report.table import shown
+
+
+def compare_command(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.", metavar="RUN...")],
+    out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("comparison.html"),
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="Accuracy up to which rounds and bytes are counted, e.g. 0.9.",
+            show_default="the best that all reach",
+        ),
+    ] = None,
+) -> None:
+    """Put several runs side by side: a table, curves, and what the bytes buy.
+
+    Runs that differ in the seed alone are one line, with the spread over their seeds. Beside the
+    page stand the table as CSV, Markdown and LaTeX and the figures as SVG and PNG.
+    """
+    comparison = compare(runs, target)
+    written = write_comparison(comparison, out)
+    console = Console(highlight=False, soft_wrap=True)
+    head, rows = shown(comparison)
+    table = Table(box=None, pad_edge=False)
+    for number, name in enumerate(head):
+        table.add_column(Text(name), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table, soft_wrap=False)
+    for words in comparison.left_out:
+        console.print(f"left out: {words}", markup=False)
+    console.print(f"page: {written[0]} (and {len(written) - 1} files beside it)", markup=False)

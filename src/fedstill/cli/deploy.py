@@ -1,0 +1,136 @@
+"""``fedstill deploy``: a Flower app for real machines."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedstill.config import check_types, resolve, spelled_out
+from fedstill.config.nested import merged, nested, parse_override, read_toml
+from fedstill.errors import RunError
+
+app = typer.Typer(
+    help="A ready Flower app for real machines, and its check before anything starts.",
+    no_args_is_help=True,
+)
+
+# Flower's own files are imported when a command needs them: the extra may not be installed.
+
+
+@app.command("init")
+def init_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
+    method: Annotated[
+        str | None, typer.Argument(help="One of `fedstill list methods`.", show_default="feddm")
+    ] = None,
+    address: Annotated[
+        str, typer.Option(help="HOST:PORT at which nodes find the server.")
+    ] = "localhost:8443",
+    data: Annotated[
+        str | None,
+        typer.Option(help="The server's data: the test split, shape and classes."),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of nodes.", show_default="3")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="nodes: each has records of its own. Others deal out --data, to try things.",
+            show_default="dirichlet:0.1",
+        ),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default="20")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A name of `fedstill list models`.", show_default="convnet-small"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Same seed, same bits.", show_default="0")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with any settings of `fedstill run`.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. quorum=0.8."),
+    ] = None,
+) -> None:
+    """Write a Flower app for an experiment: code, settings, certificates, keys, README.
+
+    The README in DIR has every command for the server and the nodes, ready to copy.
+    """
+    from fedstill.engine.flower import require_flower
+
+    require_flower()
+    from fedstill.deploy.app import Address, write_app
+
+    table = read_toml(config) if config is not None else {}
+    check_types(table)
+    words = {
+        "method": method,
+        "model": model,
+        "data.name": data,
+        "data.dir": None if data_dir is None else str(data_dir),
+        "clients": clients,
+        "partition": partition,
+        "rounds": rounds,
+        "seed": seed,
+    }
+    request = merged(
+        {"method": {"name": "feddm"}, "clients": 3} if config is None else {},
+        spelled_out(table),
+        spelled_out(nested({k: v for k, v in words.items() if v is not None})),
+        spelled_out(nested(dict(parse_override(text) for text in set_ or ()))),
+    )
+    setup = write_app(folder, resolve(request), Address.parse(address))
+    console = Console(soft_wrap=True, highlight=False)
+    nodes = setup.partition.clients
+    console.print(f"app for {nodes} nodes in {folder}; next: {folder / 'README.md'}", markup=False)
+
+
+@app.command("check")
+def check_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder.")],
+    node: Annotated[
+        int | None, typer.Option(help="Check as this node, counting from 0, not as the server.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The node's own records: do they fit the task?")
+    ] = None,
+) -> None:
+    """Check certificates, keys, versions, and that a node's data fit the task.
+
+    Nothing is started. Exit code 1 if anything is wrong.
+    """
+    from fedstill.engine.flower import require_flower
+
+    require_flower()
+    from fedstill.deploy.check import check_app
+
+    findings = check_app(folder, node, data)
+    console = Console(soft_wrap=True, highlight=False)
+    for finding in findings:
+        word = "ok" if finding.problem is None else f"WRONG: {finding.problem}"
+        console.print(f"{finding.what}: {word}", markup=False)
+    wrong = [finding for finding in findings if finding.problem is not None]
+    if wrong:
+        raise RunError(f"{folder}: {len(wrong)} of {len(findings)} checks failed")
+
+
+@app.command("key")
+def key_command(
+    path: Annotated[Path, typer.Argument(help="Where the private key goes; PATH.pub beside it.")],
+) -> None:
+    """Make a node's key, on the node: only PATH.pub has to leave it."""
+    from fedstill.engine.flower import require_flower
+
+    require_flower()
+    from fedstill.deploy.keys import make_node_key
+
+    make_node_key(path)
+    Console(soft_wrap=True, highlight=False).print(
+        f"keep {path}; take {path}.pub to the server", markup=False
+    )

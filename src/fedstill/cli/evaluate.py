@@ -1,0 +1,142 @@
+"""``fedstill evaluate``: what a model or a synthetic set is worth."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedstill.config.nested import parse_override
+from fedstill.draw.numbers import in_percent
+from fedstill.evaluate.evaluation import TRAINING, Evaluated, NetworkScores, evaluate
+from fedstill.observe.progress import ProgressConsole
+from fedstill.steps.scores import Scores
+from fedstill.steps.training import Training
+
+_MANY_CLASSES = 20  # more of them are shown by the worst alone
+_WORST = 10
+
+
+def evaluate_command(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="SET|MODEL", help="A set file, a model file, or a run folder."),
+    ],
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="Networks to train on a set: names of `fedstill list models`, with commas.",
+            show_default="the run's own",
+        ),
+    ] = None,
+    networks: Annotated[
+        int, typer.Option("--networks", "--seeds", min=1, help="Fresh networks of each.")
+    ] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="Over the set, each.")] = TRAINING.epochs,
+    learning_rate: Annotated[
+        float, typer.Option(help="Of SGD; a tenth of it in the second half.")
+    ] = TRAINING.learning_rate,
+    momentum: Annotated[float, typer.Option(min=0, help="Of SGD.")] = TRAINING.momentum,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images a step.")] = TRAINING.batch_size,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Whose test split to use.", show_default="the run's"),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same numbers.")] = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A network's setting, e.g. resnet18.width=8."
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the scores as the last line of output.")
+    ] = False,
+) -> None:
+    """Test a model or a synthetic set: accuracy, loss, calibration, and class by class.
+
+    A set is worth what fresh networks learn from it alone: mean and standard deviation over
+    several of them, for every architecture in --models. Of a run folder, its model and the set
+    of its last round are tested.
+    """
+    errors = ProgressConsole(stderr=True)
+
+    def say(network: str, number: int, numbers: int, scores: Scores) -> None:
+        line = f"{network}: network {number}/{numbers}, accuracy {in_percent(scores.accuracy)}"
+        errors.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    evaluated = evaluate(
+        source,
+        models=[name.strip() for name in models.split(",") if name.strip()] if models else None,
+        networks=networks,
+        training=Training(learning_rate, momentum, batch_size, epochs),
+        data=data,
+        data_dir=None if data_dir is None else str(data_dir),
+        device=device,
+        seed=seed,
+        set=dict(parse_override(text) for text in set_ or ()),
+        progress=say,
+    )
+    _print(evaluated)
+    if json:
+        sys.stdout.write(msgspec.json.encode(evaluated.summary).decode() + "\n")
+
+
+def _print(evaluated: Evaluated) -> None:
+    console = Console(highlight=False)
+    images = f"the set has {evaluated.images} images, " if evaluated.images else ""
+    console.print(f"{images}tested on {evaluated.data}", markup=False)
+    table = Table(box=None)
+    for name in ("of", "network", "weights", "accuracy", "loss", "calibration"):
+        table.add_column(name, justify="left" if name in ("of", "network") else "right")
+    if evaluated.model:
+        table.add_row("model", *_row(evaluated.model))
+    for scores in evaluated.set:
+        table.add_row("set", *_row(scores))
+    console.print(table)
+    console.print(_class_table(evaluated))
+
+
+def _row(scores: NetworkScores) -> list[Text | str]:
+    summary = scores.summary
+    several = summary["networks"] > 1
+
+    def cell(name: str, form: str) -> str:
+        spread = f" ± {format(summary[f'{name}_std'], form)}" if several else ""
+        return f"{format(summary[name], form)}{spread}"
+
+    return [
+        Text(scores.model["name"]),
+        f"{scores.size:,}",
+        cell("accuracy", ".2%"),
+        cell("loss", ".3f"),
+        cell("calibration_error", ".3f"),
+    ]
+
+
+def _class_table(evaluated: Evaluated) -> Table:
+    """Accuracy class by class: of all, or where they are many of the worst ones."""
+    columns = [("model", evaluated.model.summary)] if evaluated.model else []
+    columns += [(scores.model["name"], scores.summary) for scores in evaluated.set]
+    tables = [summary["per_class"] for _, summary in columns]
+    order = list(range(len(evaluated.class_names)))
+    title = "accuracy by class"
+    if len(order) > _MANY_CLASSES:
+        order = sorted(order, key=lambda c: min(1.0 if t[c] is None else t[c] for t in tables))
+        order, title = order[:_WORST], f"the {_WORST} worst of {len(order)} classes"
+    table = Table(title=title, title_justify="left", box=None)
+    table.add_column("class")
+    for name, _ in columns:
+        table.add_column(Text(name), justify="right")
+    for number in order:
+        cells = [in_percent(column[number]) for column in tables]
+        table.add_row(Text(evaluated.class_names[number]), *cells)
+    return table

@@ -1,0 +1,34 @@
+"""``fedstill export``: a synthetic set in a form that other tools read."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedstill.evaluate.export import FORMS, export_set
+from fedstill.runs.sets import load_set, set_file
+
+_SUFFIX = {"parquet": ".parquet", "npz": ".npz"}
+
+
+def export_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="SET", help="A set file, or a run folder (its last round).")
+    ],
+    to: Annotated[str, typer.Option(help=f"{', '.join(FORMS)}.")] = "folder",
+    out: Annotated[
+        Path | None, typer.Option(help="Where it goes.", show_default="METHOD-ROUND here")
+    ] = None,
+) -> None:
+    """Write a synthetic set as an image folder, parquet, npz or Hugging Face data set.
+
+    Pictures have 8 bits a channel; `--to npz` keeps the exact numbers.
+    """
+    stored = load_set(source)
+    if out is None:
+        name = set_file(source).stem.removesuffix(".safetensors")
+        out = Path(f"{stored.metadata.method.rpartition(':')[2]}-{name}{_SUFFIX.get(to, f'-{to}')}")
+    written = export_set(stored, to, out)
+    files = f"{len(written)} files in {out}" if len(written) > 1 else str(out)
+    Console(highlight=False, soft_wrap=True).print(f"{len(stored)} images: {files}", markup=False)

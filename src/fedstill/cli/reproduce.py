@@ -1,0 +1,120 @@
+"""``fedstill reproduce``."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedstill.config.nested import merged, nested, parse_override
+from fedstill.draw.numbers import duration
+from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
+from fedstill.files import write_atomically
+from fedstill.observe.observer import Observer
+from fedstill.observe.progress import ProgressConsole, progress_for
+from fedstill.reproduce.recipe import SCALES, ScaleName, load_recipe
+from fedstill.reproduce.running import as_document, as_records, reproduce, results
+
+
+class Cells:
+    """Progress over all cells: a line a cell; on a terminal also the run that is under way."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.since, self.fresh = time.monotonic(), 0
+
+    def begun(self, number: int, of: int, name: str, *, done: bool) -> Observer:
+        line = f"cell {number}/{of}: {name}"
+        if done:
+            line += " (done before)"
+        elif self.fresh:
+            left = (time.monotonic() - self.since) / self.fresh * (of - number + 1)
+            line += f" (about {duration(left)} left)"
+        self.fresh += not done
+        self._say(line)
+        return progress_for(self.console) if self.console.is_terminal else Observer()
+
+    def failed(self, name: str, reason: str) -> None:
+        self._say(f"failed: {name}: {reason}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def reproduce_command(
+    recipe: Annotated[str, typer.Argument(help="One of `fedstill list recipes`.")],
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), cpu (about an hour) or paper (as printed).")
+    ] = "smoke",
+    seeds: Annotated[int, typer.Option(help="Runs of every cell, with seeds 0, 1, ...")] = 1,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Only this row of the table; may be repeated.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Only this column; may be repeated.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the runs go.", show_default="reproductions/RECIPE/SCALE"),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting laid over every cell."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the outcome as the last line of output.")
+    ] = False,
+) -> None:
+    """Run a table or figure of a paper, and put our numbers beside the printed ones.
+
+    Cells that were run before are not run again, and one that was interrupted is gone on with:
+    the same command finishes what is missing. Ctrl-C leaves it resumable.
+    """
+    wanted: ScaleName | None = next((s for s in SCALES if s == scale), None)
+    if wanted is None:
+        raise RequestError(f"--scale {scale}: no such scale{did_you_mean(scale, SCALES)}")
+    known = load_recipe(recipe).part(wanted, row or (), column or ())
+    folder = out or Path("reproductions") / recipe / scale
+    extra = nested(dict(parse_override(text) for text in set_ or ()))
+    if data_dir is not None:
+        extra = merged(extra, {"data": {"dir": str(data_dir)}})
+    try:
+        outcomes = reproduce(
+            known, wanted, seeds, folder, extra, Cells(ProgressConsole(stderr=True))
+        )
+    except Interrupted:
+        raise Interrupted("interrupted; the same command goes on with what is missing") from None
+    head, rows = results(known, wanted, outcomes)
+    # A part has files of its own: it must not take the place of the whole table's.
+    file = folder / ("results-part.md" if row or column else "results.md")
+    words = [f'--row "{name}"' for name in row or ()] + [f'--column "{n}"' for n in column or ()]
+    write_atomically(file, as_document(known, wanted, head, rows, words).encode())
+    write_atomically(file.with_suffix(".json"), msgspec.json.encode(as_records(outcomes)))
+    _print(known.contents.title, head, rows, known.scale(wanted).note, file)
+    if json:
+        sys.stdout.write(msgspec.json.encode(as_records(outcomes)).decode() + "\n")
+    failed = sum(bool(outcome.failures) for outcome in outcomes)
+    if failed:
+        raise RunError(f"{failed} of {len(outcomes)} cells have no full answer: see 'why not'")
+
+
+def _print(title: str, head: list[str], rows: list[list[str]], note: str, file: Path) -> None:
+    console = Console(highlight=False)
+    shown = head if any(row[-1] for row in rows) else head[:-1]
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    for name in shown:
+        table.add_column(name, justify="right" if name in head[2:5] else "left")
+    for row in rows:
+        table.add_row(*map(Text, row[: len(shown)]))
+    console.print(table)
+    if note:
+        console.print(note, markup=False)
+    console.print(f"results: {file}", markup=False, soft_wrap=True)

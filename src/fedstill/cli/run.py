@@ -1,0 +1,158 @@
+"""``fedstill run``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from fedstill.config.nested import parse_override
+from fedstill.draw.numbers import in_bytes, in_percent, in_time
+from fedstill.observe.progress import ProgressConsole, progress_for
+from fedstill.observe.trackers import Observers, tracker
+from fedstill.run import run
+from fedstill.runs.metrics import RoundMetrics, Summary
+
+
+def run_command(
+    method: Annotated[
+        str | None,
+        typer.Argument(help="One of `fedstill list methods`, or your own package.module:Class."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A name of `fedstill list data`, hub:OWNER/NAME, or a path.", show_default="digits"
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients.", show_default="10")
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="iid, dirichlet:ALPHA, classes:N, quantity:ALPHA or natural.",
+            show_default="dirichlet:0.1, or natural where the data have clients",
+        ),
+    ] = None,
+    participation: Annotated[
+        float | None, typer.Option(help="Share of clients in a round.", show_default="1.0")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default="20")] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Privacy budget of every client: noise is chosen to keep within it."),
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="The budget's delta.", show_default="1e-5")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A name of `fedstill list models`, or package.module:function.",
+            show_default="convnet-small; gru for text",
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Where clients run: local or flower.", show_default="local")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that run clients.", show_default="one a core")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1, mps.", show_default="cpu")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Same seed, same bits.", show_default="0")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder.", show_default="runs/METHOD-DATA-001")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with any of these words and settings.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. method.local_epochs=5."),
+    ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also send metrics to tensorboard or mlflow."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as the last line of output.")
+    ] = False,
+) -> None:
+    """Run one federated experiment.
+
+    METHOD is one of `fedstill list methods`, or your own as package.module:Class.
+    With no options: the built-in digits, 10 clients with very different shares of the classes.
+    Ctrl-C leaves a run that --resume goes on with.
+    """
+    watcher = progress_for(ProgressConsole(stderr=True))
+    trackers = [tracker(name) for name in track or ()]
+    try:
+        result = run(
+            method,
+            data=data,
+            data_dir=data_dir,
+            clients=clients,
+            partition=partition,
+            participation=participation,
+            rounds=rounds,
+            epsilon=epsilon,
+            delta=delta,
+            model=model,
+            engine=engine,
+            workers=workers,
+            device=device,
+            seed=seed,
+            out=out,
+            resume=resume,
+            config=config,
+            set=dict(parse_override(text) for text in set_ or ()),
+            observer=Observers(watcher, trackers),
+        )
+    finally:
+        watcher.stop()
+    _print_outcome(result.folder, result.summary)
+    _print_domains(result.metrics[-1])
+    if json:
+        sys.stdout.write(msgspec.json.encode(result.summary).decode() + "\n")
+
+
+def _print_domains(last: RoundMetrics) -> None:
+    """Accuracy on the test records of every domain, where they have any."""
+    shares = {k.partition("/")[2]: v for k, v in last.details.items() if k.startswith("accuracy/")}
+    if shares:
+        words = ", ".join(f"{name} {in_percent(share)}" for name, share in shares.items())
+        Console(soft_wrap=True, highlight=False).print(f"by domain: {words}", markup=False)
+
+
+def _print_outcome(folder: Path, summary: Summary) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    networks = summary.details.get("networks", 0)
+    spread = ""
+    if networks:
+        spread = f" ± {in_percent(summary.details['accuracy_std'])} ({networks:.0f} networks)"
+    console.print(
+        f"accuracy [bold]{in_percent(summary.accuracy)}[/bold]{spread} "
+        f"after {summary.rounds_done} rounds, "
+        f"{in_bytes(summary.up_bytes)} up, {in_bytes(summary.down_bytes)} down, "
+        f"{in_time(summary.seconds)}"
+    )
+    if summary.privacy is not None:
+        spent = (
+            f"epsilon {summary.epsilon or 0:.2f}, delta {summary.delta:g} ({summary.accountant})"
+        )
+        console.print(f"{spent}: {summary.privacy}", markup=False)
+    if summary.status == "budget spent":
+        console.print("the privacy budget is spent: this is the model so far", markup=False)
+    console.print(f"run folder: {folder}", markup=False)
+    console.print(f"report: {folder / 'report.html'}", markup=False)

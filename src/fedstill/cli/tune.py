@@ -1,0 +1,190 @@
+"""``fedstill tune``: hyper-parameters and architecture on a distilled set."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from fedstill.draw.numbers import in_bytes, in_percent, in_time
+from fedstill.observe.progress import ProgressConsole
+from fedstill.tune import OBJECTIVES, Tuned, tune
+from fedstill.tune.search import FinishedTrial, Watcher
+from fedstill.tune.space import SEARCHES, Candidate
+from fedstill.tune.study import PRUNERS, SAMPLERS
+
+
+def tune_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="SET", help="A set file, or a run folder (its last round).")
+    ],
+    trials: Annotated[int, typer.Option(min=1, help="How many the study has in the end.")] = 50,
+    search: Annotated[str, typer.Option(help=f"{', '.join(SEARCHES)}.")] = "both",
+    objective: Annotated[
+        str,
+        typer.Option(
+            help=f"{', '.join(OBJECTIVES)}: accuracy on held-out synthetic images, or on the "
+            "clients' own records, of which they tell the score alone."
+        ),
+    ] = "holdout",
+    sampler: Annotated[str, typer.Option(help=f"{', '.join(SAMPLERS)}.")] = "tpe",
+    pruner: Annotated[str, typer.Option(help=f"{', '.join(PRUNERS)}.")] = "median",
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes; only one gives the same trials every time.")
+    ] = 1,
+    study: Annotated[
+        Path | None,
+        typer.Option(
+            help="The study's file; one that exists is resumed.",
+            show_default="OUT/study.journal",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for winner.toml and tune.html.",
+            show_default="beside the study, or runs/tune-DATA-001",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The network of --search hyper.", show_default="the run's own"),
+    ] = None,
+    space: Annotated[
+        Path | None, typer.Option(help="A TOML file that changes what is searched.")
+    ] = None,
+    holdout: Annotated[float, typer.Option(help="Share of each class to hold out.")] = 0.25,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Networks a trial, each with a split of its own.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same trials.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the outcome as the last line of output.")
+    ] = False,
+) -> None:
+    """Search hyper-parameters and architecture on a distilled set.
+
+    Candidates are trained on a part of the set and judged on the rest: nothing is sent. The best
+    one is written as a configuration: `fedstill run --config winner.toml fedavg`. Ctrl-C leaves a
+    study that --study goes on with.
+    """
+    watcher = watcher_for(ProgressConsole(stderr=True))
+    try:
+        tuned = tune(
+            source,
+            trials=trials,
+            search=search,
+            objective=objective,
+            sampler=sampler,
+            pruner=pruner,
+            workers=workers,
+            study=study,
+            out=out,
+            model=model,
+            space=space,
+            holdout=holdout,
+            repeats=repeats,
+            seed=seed,
+            device=device,
+            watcher=watcher,
+        )
+    finally:
+        watcher.stop()
+    _print(tuned)
+    if json:
+        sys.stdout.write(msgspec.json.encode(tuned.summary).decode() + "\n")
+
+
+class TrialLines(Watcher):
+    """A line a trial: for files, pipes and logs."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.begun = time.monotonic()
+        self.heard = 0
+
+    def finished(self, trial: FinishedTrial) -> None:
+        self.heard += 1
+        pace = (time.monotonic() - self.begun) / self.heard
+        words = [
+            f"trial {trial.number} ({trial.finished}/{trial.trials})",
+            f"accuracy {in_percent(trial.value)}" if trial.state == "done" else trial.state,
+            f"best {in_percent(trial.best)}",
+            in_words(trial.candidate),
+            f"{trial.seconds:.1f} s",
+            f"left {in_time(pace * max(0, trial.trials - trial.finished))}",
+        ]
+        if trial.note:
+            words.append(trial.note)
+        self.console.print("  ".join(words), markup=False, highlight=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class TrialBar(TrialLines):
+    """A bar below the lines: the study, and the epoch that a trial has reached."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.bar = Progress(
+            TextColumn("trials"),
+            BarColumn(bar_width=28),
+            TextColumn("{task.fields[detail]}"),
+            console=console,
+            transient=True,
+        )
+        self.task = self.bar.add_task("trials", total=None, detail="starting")
+        self.bar.start()
+
+    def epoch(self, number: int, epoch: int, epochs: int, accuracy: float) -> None:
+        detail = f"trial {number}, epoch {epoch}/{epochs}, accuracy {in_percent(accuracy)}"
+        self.bar.update(self.task, detail=detail)
+
+    def finished(self, trial: FinishedTrial) -> None:
+        super().finished(trial)
+        self.bar.update(self.task, total=trial.trials, completed=trial.finished)
+
+    def stop(self) -> None:
+        self.bar.stop()
+
+
+def watcher_for(console: Console) -> TrialLines:
+    """A bar on a terminal, plain lines elsewhere."""
+    return TrialBar(console) if console.is_terminal else TrialLines(console)
+
+
+def in_words(candidate: Candidate) -> str:
+    """A candidate in a few words."""
+    network = " ".join(str(value) for value in candidate.model.values())
+    training = candidate.training
+    return (
+        f"{network}; rate {training.learning_rate:.3g} momentum {training.momentum:g} "
+        f"batch {training.batch_size} epochs {training.epochs} {training.schedule}"
+        + (f" {training.augment}" if training.augment != "none" else "")
+    )
+
+
+def _print(tuned: Tuned) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    counts = ", ".join(f"{number} {state}" for state, number in tuned.trials.items())
+    winner = tuned.winner
+    lines = [
+        f"best: trial {winner.trial}, accuracy {in_percent(winner.value)}, "
+        f"{in_words(winner.candidate)}",
+        f"trials: {counts}; sent: {in_bytes(tuned.up_bytes)} up, {in_bytes(tuned.down_bytes)} down",
+        *(
+            [f"privacy: the run and all votes on it have spent epsilon {tuned.epsilon:.2f}"]
+            if tuned.epsilon is not None
+            else []
+        ),
+        f"page: {tuned.folder / 'tune.html'}",
+        f"next: fedstill run --config {tuned.folder / 'winner.toml'} fedavg",
+    ]
+    for line in lines:
+        console.print(line, markup=False)

@@ -1,0 +1,128 @@
+"""One client's turn: bytes in, bytes out. Every engine runs its clients through this."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedstill import wire
+from fedstill.config.experiment import WireSettings
+from fedstill.data import Dataset, Partition
+from fedstill.errors import BudgetSpent, FedstillError, WireError
+from fedstill.privacy.plan import PrivatePlan
+from fedstill.records import Records
+from fedstill.rng import Rng
+from fedstill.types import ClientContext, ClientSide, Task, silent
+from fedstill.wire import tree
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one client is asked to do: the message down and its own state from last time."""
+
+    round: int
+    client: int
+    message: bytes
+    state: bytes | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of it: the message up and the next state, or the reason why there is none.
+
+    ``spent``: the reason is the privacy budget.
+    """
+
+    client: int
+    message: bytes = b""
+    state: bytes | None = None
+    error: str | None = None
+    traceback: str | None = None
+    spent: bool = False
+    asked: bool = True  # False: the message down never reached it
+
+
+@dataclass(frozen=True)
+class ClientRecords:
+    """The records of all clients, and what a private run lets out of them.
+
+    ``plan`` is there in a private run alone, and ``ledgers`` is the folder of its ledgers.
+    """
+
+    dataset: Dataset
+    partition: Partition
+    plan: PrivatePlan | None = None
+    ledgers: Path | None = None
+
+    def of(self, client: int, task: Task) -> Records:
+        """The client's records: indices into the split that all share."""
+        index = self.partition.index(client)
+        return Records(self.dataset.train, index, self.dataset.scaling, task.device)
+
+    def context(
+        self,
+        task: Task,
+        round: int,
+        client: int,
+        rng: Rng,
+        progress: Callable[[int, int], None] = silent,
+    ) -> ClientContext:
+        """The client context: with its records, or with the private door to them."""
+        records = self.of(client, task)
+        if self.plan is None:
+            return ClientContext(task, round, client, rng, data=records, progress=progress)
+        if self.ledgers is None:
+            raise ValueError("a private run needs a folder for its ledgers")
+        door = self.plan.door(records, task, client, round, rng, self.ledgers)
+        return ClientContext(task, round, client, rng, private=door, progress=progress)
+
+
+@dataclass(frozen=True)
+class ClientRunner:
+    """Runs any client of an experiment in this process."""
+
+    method: ClientSide
+    task: Task
+    records: ClientRecords
+    rng: Rng
+    codecs: WireSettings
+
+    def answer(self, work: Work, progress: Callable[[int, int], None]) -> Answer:
+        """The client's answer. A failure is an answer too: the round may do without it."""
+        try:
+            return self._answer(work, progress)
+        except BudgetSpent as error:
+            return Answer(work.client, error=str(error), spent=True)
+        except FedstillError as error:
+            return Answer(work.client, error=self._reported(error, str(error)))
+        except Exception as error:
+            reason = self._reported(error, f"{type(error).__name__}: {error}")
+            return Answer(work.client, error=reason, traceback=traceback.format_exc())
+
+    def _answer(self, work: Work, progress: Callable[[int, int], None]) -> Answer:
+        task, method = self.task, self.method
+        message = wire.decode(work.message, method.download(task), self.codecs.down, task.device)
+        state = method.init_client(task)
+        state_type = type(state)
+        stored = tree.dump(state) if work.state is None else work.state
+        context = self.context(work.round, work.client, progress)
+        reply, after = method.client(context, message, tree.load(stored, state_type, task.device))
+        try:
+            data = wire.encode(reply, method.upload(task), self.codecs.up)
+        except WireError as error:
+            hint = "; did the training diverge? lower the learning rate"
+            raise WireError(f"{error}{hint if 'NaN' in str(error) else ''}") from None
+        return Answer(work.client, data, None if after is None else tree.dump(after))
+
+    def context(
+        self, round: int, client: int, progress: Callable[[int, int], None] = silent
+    ) -> ClientContext:
+        """The context of this client in this round."""
+        rng = self.rng.at("round", round, "client", client)
+        return self.records.context(self.task, round, client, rng, progress)
+
+    def _reported(self, error: Exception, reason: str) -> str:
+        """What others learn of a failure. A message may quote records: in a private run it stays
+        with the client."""
+        private = self.records.plan is not None
+        return f"{type(error).__name__} (its message stays here)" if private else reason

@@ -1,0 +1,92 @@
+"""The experiment as data: everything that decides a run's result, with nothing left open."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from fedstill.config.nested import Table, as_table, without_none
+from fedstill.data import CorruptSettings, DataSettings
+from fedstill.defence.judge import DefenceSettings
+from fedstill.models import DEFAULT_MODEL
+from fedstill.privacy.settings import PrivacySettings
+
+DEFAULT_PARTITION = "dirichlet:0.1"
+
+
+@dataclass(frozen=True)
+class WireSettings:
+    """How messages are coded on their way."""
+
+    up: str = "float32"
+    down: str = "float32"
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Where clients run. Results depend on the threads of one computation, not on the workers."""
+
+    name: Literal["local", "flower"] = "local"
+    workers: Annotated[int, Meta(ge=1)] | None = None  # None: as many as there are cores
+    threads: Annotated[int, Meta(ge=1)] = 1  # of each client
+    # Fixed, so that results do not depend on the machine; and threads that wait for each other on
+    # a busy machine are far slower than one.
+    server_threads: Annotated[int, Meta(ge=1)] = 1
+    # Of a Flower round, in seconds. None: as long as the nodes are alive.
+    round_timeout: Annotated[float, Meta(gt=0)] | None = None
+    join_timeout: Annotated[float, Meta(gt=0)] = 120.0  # how long nodes are waited for
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """Which records, and how they are partitioned over clients."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    partition: str = DEFAULT_PARTITION
+    clients: Annotated[int, Meta(ge=1)] | None = None  # None: 10, or the data's own number
+    allow_empty_clients: bool = False
+    seed: Annotated[int, Meta(ge=0)] = 0
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides a run's result.
+
+    ``method`` and ``model`` are tables with a ``name``; their other keys are the settings of the
+    class that the name stands for.
+    """
+
+    method: Table
+    model: Table = field(default_factory=lambda: {"name": DEFAULT_MODEL})
+    data: DataSettings = field(default_factory=DataSettings)
+    partition: str = DEFAULT_PARTITION
+    clients: Annotated[int, Meta(ge=1)] | None = None  # None: 10, or the data's own number
+    allow_empty_clients: bool = False
+    participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    rounds: Annotated[int, Meta(ge=1)] = 20
+    quorum: Annotated[float, Meta(gt=0, le=1)] = 1.0  # of the sampled clients must answer
+    seed: Annotated[int, Meta(ge=0)] = 0
+    eval_every: Annotated[int, Meta(ge=1)] = 1
+    device: str = "cpu"
+    corrupt: CorruptSettings = field(default_factory=CorruptSettings)
+    defence: DefenceSettings = field(default_factory=DefenceSettings)
+    wire: WireSettings = field(default_factory=WireSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    privacy: PrivacySettings | None = None  # None: no privacy at all
+
+    @property
+    def table(self) -> Table:
+        """The experiment as plain values, ready for TOML."""
+        return without_none(as_table(self))
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """The part of it that says who holds which records."""
+        return Partitioning(
+            self.data, self.partition, self.clients, self.allow_empty_clients, self.seed
+        )
+
+    def needed(self, clients: int) -> int:
+        """How many of the sampled clients must answer: the quorum."""
+        return max(1, math.ceil(self.quorum * clients - 1e-9))

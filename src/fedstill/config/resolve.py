@@ -1,0 +1,195 @@
+"""From a request to an experiment: strict, the same in TOML, on the command line and in Python.
+
+A request is a nested table. ``resolve`` turns it into an ``Experiment`` in which nothing is left
+open, or refuses it with the dotted path of the key, its value and the nearest valid name;
+``Experiment.table`` is what the run folder's ``config.toml`` holds. Sections that others need
+without the rest are resolved alone: ``resolve_model``, ``resolve_partitioning``.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedstill.config.experiment import EngineSettings, Experiment, Partitioning
+from fedstill.config.nested import Table, as_table, convert, flat, without_none
+from fedstill.config.registry import build_method, find_method, find_model, settings_of
+from fedstill.data import CHARACTERS, SOURCES, DataSettings, Source, parse_partition
+from fedstill.errors import RequestError, did_you_mean
+from fedstill.models import DEFAULT_MODEL
+from fedstill.types import AnyMethod
+from fedstill.wire import find_codec
+
+# Options that may be given as a plain string: it is the table's ``name``.
+_SHORTHANDS = ("method", "model", "data", "engine")
+# Settings that change where or how fast a run is computed, never a bit of its result.
+_FREE = ("engine.workers", "engine.round_timeout", "engine.join_timeout", "data.dir")
+
+
+def resolve(request: Mapping[str, Any], method: AnyMethod | None = None) -> Experiment:
+    """The experiment that this request asks for, every open setting decided.
+
+    ``method`` is a user-supplied object that serves instead of the one that ``method.name`` names.
+    """
+    return resolve_with_method(request, method)[0]
+
+
+def resolve_with_method(
+    request: Mapping[str, Any], method: AnyMethod | None = None
+) -> tuple[Experiment, AnyMethod]:
+    """The experiment, and its method: it is built once, and its defaults are read off it."""
+    table = spelled_out(request)
+    table.setdefault("method", {})
+    table.setdefault("model", {})
+    source = _known_data(table)
+    if source is not None and source.partition is not None:
+        table.setdefault("partition", source.partition)
+    if isinstance(table["model"], dict):
+        table["model"] = {"name": _usual_model(source), **table["model"]}
+    experiment = convert(table, Experiment, "")
+    if experiment.privacy is not None:
+        experiment.privacy.check()
+    if "name" not in experiment.method:
+        raise RequestError("method: which one? `fedstill list methods` shows them")
+    for key, section in (("method", experiment.method), ("model", experiment.model)):
+        _check_name(key, section)
+    method = method or build_method(_with_private_defaults(experiment))
+    experiment = dataclasses.replace(
+        experiment,
+        method={"name": experiment.method["name"], **without_none(as_table(method))},
+        model=resolve_model(experiment.model),
+        engine=_resolve_engine(experiment.engine, experiment.device),
+        data=_with_full_paths(experiment.data),
+    )
+    parse_partition(experiment.partition)
+    _check_defence(experiment, method)
+    find_codec(experiment.wire.up, "wire.up")
+    find_codec(experiment.wire.down, "wire.down")
+    return experiment, method
+
+
+def resolve_model(section: Mapping[str, Any]) -> Table:
+    """A ``[model]`` section with its defaults; what depends on the data's shape stays open."""
+    section = {"name": DEFAULT_MODEL, **section}
+    _check_name("model", section)
+    entry = find_model(section["name"])
+    if entry is None:
+        return section
+    for key in settings_of(section):
+        if key not in entry.settings:
+            raise RequestError(f"model.{key}: no such setting{did_you_mean(key, entry.settings)}")
+    return without_none({"name": "", **entry.settings, **section})
+
+
+def resolve_partitioning(request: Mapping[str, Any]) -> Partitioning:
+    """The part of a request that says who holds which records; its other settings are checked."""
+    table = spelled_out(request)
+    check_types(table)
+    source = _known_data(table)
+    if source is not None and source.partition is not None:
+        table.setdefault("partition", source.partition)
+    names = {field.name for field in dataclasses.fields(Partitioning)}
+    part = convert({k: v for k, v in table.items() if k in names}, Partitioning, "")
+    parse_partition(part.partition)
+    return dataclasses.replace(part, data=_with_full_paths(part.data))
+
+
+def check_device(device: str) -> torch.device:
+    """The device of this name, if it can be computed on here."""
+    try:
+        probe = torch.zeros(1, device=device)
+        probe.item()  # a device without numbers is of no use
+        return probe.device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RequestError(f"device: '{device}' cannot be used: {reason}") from error
+
+
+def check_types(request: Mapping[str, Any]) -> None:
+    """Refuse wrong keys and types in a table that others will be merged over."""
+    convert({"method": {}, **spelled_out(request)}, Experiment, "")
+
+
+def spelled_out(request: Mapping[str, Any]) -> Table:
+    """The request without open options, and ``method = "fedavg"`` written as a table."""
+    return {
+        key: {"name": value} if key in _SHORTHANDS and isinstance(value, str) else value
+        for key, value in without_none(request).items()
+    }
+
+
+def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Dotted keys on which two resolved tables differ in a way that matters to the result."""
+    a, b = deciding(old), deciding(new)
+    return [k for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
+
+
+def deciding(table: Mapping[str, Any]) -> Table:
+    """The settings that decide the result, by dotted key and in order."""
+    return {k: v for k, v in sorted(flat(table).items()) if k not in _FREE}
+
+
+def _known_data(table: Mapping[str, Any]) -> Source | None:
+    """The entry of the requested data set: its usual partition and model."""
+    data = table.get("data")
+    name = data.get("name") if isinstance(data, Mapping) else None
+    return SOURCES.get(name) if isinstance(name, str) else None
+
+
+def _usual_model(source: Source | None) -> str:
+    return (source.model if source else None) or DEFAULT_MODEL
+
+
+def _check_name(key: str, section: Mapping[str, Any]) -> None:
+    if not isinstance(section["name"], str):
+        raise RequestError(f"{key}.name: expected str (it is {section['name']!r})")
+
+
+def _with_private_defaults(experiment: Experiment) -> Table:
+    """The method's settings over its defaults for private runs, in a private run.
+
+    Only what was left open is filled in: a setting that leaks is refused, never changed.
+    """
+    if experiment.privacy is None:
+        return experiment.method
+    cls = find_method(experiment.method["name"])
+    return {**cls.PRIVATE_DEFAULTS, **experiment.method}
+
+
+def _check_defence(experiment: Experiment, method: AnyMethod) -> None:
+    if experiment.defence.mode != "off" and not method.sends_sets:
+        raise RequestError(
+            f"defence.mode = '{experiment.defence.mode}': the clients of "
+            f"{experiment.method['name']} send no synthetic sets that could be judged; "
+            f"{method.instead_of_defence}"
+        )
+
+
+def _with_full_paths(data: DataSettings) -> DataSettings:
+    """Paths in full, so that the run can be resumed from any folder."""
+
+    def full(path: str) -> str:
+        return str(Path(path).expanduser().resolve())
+
+    local = data.name not in SOURCES and not data.name.startswith("hub:")
+    in_dir = data.dir is not None and (Path(data.dir).expanduser() / data.name).exists()
+    name = full(data.name) if local and not in_dir and Path(data.name).exists() else data.name
+    vocabulary = data.vocabulary
+    if vocabulary is not None and vocabulary != CHARACTERS:
+        vocabulary = full(vocabulary)
+    return dataclasses.replace(
+        data, name=name, dir=data.dir and full(data.dir), vocabulary=vocabulary
+    )
+
+
+def _resolve_engine(engine: EngineSettings, device: str) -> EngineSettings:
+    on_cpu = check_device(device).type == "cpu"
+    cores = os.cpu_count() or 1
+    return dataclasses.replace(
+        engine,
+        # Processes of one thread beat threads of one process; an accelerator is not shared well.
+        workers=engine.workers or (max(1, cores // engine.threads) if on_cpu else 1),
+    )

@@ -1,0 +1,1 @@
+"""Judging clients by the synthetic sets that they send."""

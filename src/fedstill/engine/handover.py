@@ -1,0 +1,37 @@
+"""An experiment handed over to another process: files that it maps, and plain values."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedstill.build import BuiltExperiment, assemble
+from fedstill.config.resolve import resolve_with_method
+from fedstill.data import Dataset, Partition
+from fedstill.files import write_atomically
+from fedstill.privacy.plan import PrivatePlan
+from fedstill.wire import tree
+
+
+def hand_over(built: BuiltExperiment, folder: Path) -> dict[str, Any]:
+    """Put into ``folder`` what another process needs to build the same, and say where it is."""
+    write_atomically(folder / "data.safetensors", tree.dump(built.dataset))
+    built.partition.save(folder / "partition.safetensors")
+    return {
+        "config": built.experiment.table,
+        "dataset": str((folder / "data.safetensors").resolve()),
+        "partition": str((folder / "partition.safetensors").resolve()),
+        # As text: some of a plan may be open, for which TOML has no word.
+        "plan": msgspec.json.encode(built.plan).decode(),
+        "ledgers": str(built.ledgers.resolve()) if built.ledgers else "",
+    }
+
+
+def rebuild(header: dict[str, Any]) -> BuiltExperiment:
+    """The experiment that ``hand_over`` described."""
+    experiment, method = resolve_with_method(header["config"])
+    dataset = tree.map_file(Path(header["dataset"]), Dataset)
+    partition = Partition.load(Path(header["partition"]))
+    plan = msgspec.json.decode(header["plan"], type=PrivatePlan | None)
+    ledgers = Path(header["ledgers"]) if header["ledgers"] else None
+    return assemble(experiment, method, dataset, partition).with_plan(plan, ledgers)

@@ -1,0 +1,129 @@
+"""Worker processes: how they are started, what passes between them and us, and how they end.
+
+A frame is a line of JSON and raw bytes after it. Nothing is pickled.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, BinaryIO, cast
+
+import msgspec
+
+from fedstill.engine.memory import keep_freed_memory
+from fedstill.errors import RunError
+
+Frame = tuple[dict[str, Any], list[bytes]]
+
+
+def write_frame(stream: BinaryIO, header: dict[str, Any], parts: Sequence[bytes] = ()) -> None:
+    """Send a header and its parts."""
+    stream.write(msgspec.json.encode({**header, "sizes": [len(p) for p in parts]}) + b"\n")
+    for part in parts:
+        stream.write(part)
+    stream.flush()
+
+
+def read_frame(stream: BinaryIO) -> Frame:
+    """The next frame; ``EOFError`` when the other side is gone."""
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    header: dict[str, Any] = msgspec.json.decode(line)
+    sizes = header.pop("sizes")
+    parts = [stream.read(size) for size in sizes]
+    if [len(part) for part in parts] != sizes:  # the other side died in the middle of it
+        raise EOFError
+    return header, parts
+
+
+class WorkerProcess:
+    """A process of ours that runs ``python -m MODULE``, as its parent sees it.
+
+    The first frame tells it what to work on. A worker that cannot start answers with ``fatal``.
+    """
+
+    def __init__(self, module: str, header: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the parent: it decides what happens
+        )
+        # A user's modules are found as they are here.
+        self.send({**header, "path": sys.path})
+
+    def send(self, header: dict[str, Any], parts: Sequence[bytes] = ()) -> None:
+        """Send a frame; a ``RunError`` says why the process is gone, if it is."""
+        try:
+            write_frame(cast(BinaryIO, self._process.stdin), header, parts)
+        except OSError:
+            raise RunError(f"a worker process {self._death()}") from None
+
+    def receive(self) -> Frame:
+        """Its next frame; a ``RunError`` says why there is none."""
+        try:
+            header, parts = read_frame(cast(BinaryIO, self._process.stdout))
+        except (EOFError, OSError):
+            raise RunError(f"a worker process {self._death()}") from None
+        if "fatal" in header:
+            raise RunError(f"a worker process could not start: {header['fatal']}")
+        return header, parts
+
+    def kill(self) -> None:
+        """End it. Its streams stay open for a thread that still reads from them."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Close its streams."""
+        self._process.communicate()
+
+    def _death(self) -> str:
+        """Why it is gone: in its own words, where it had time to say them."""
+        with suppress(EOFError, OSError, KeyError, msgspec.DecodeError):
+            header, _ = read_frame(cast(BinaryIO, self._process.stdout))
+            return f"could not start: {header['fatal']}"
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        killed = self._process.returncode == -signal.SIGKILL
+        reason = "was killed (out of memory?)" if killed else f"ended ({self._process.returncode})"
+        return f"{reason}; resume with --resume"
+
+
+class Parent:
+    """The process that started this one, as the worker sees it."""
+
+    def __init__(self) -> None:
+        self._requests = sys.stdin.buffer
+        self._replies = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)  # whatever is printed must not end up among the frames
+        _end_with_parent()
+        keep_freed_memory()
+        self.header, _ = self.receive()
+        sys.path[:] = self.header["path"]
+
+    def receive(self) -> Frame:
+        """The next frame; ``EOFError`` when there is no more to do."""
+        return read_frame(self._requests)
+
+    def send(self, header: dict[str, Any], parts: Sequence[bytes] = ()) -> None:
+        """Send a frame."""
+        write_frame(self._replies, header, parts)
+
+
+def _end_with_parent() -> None:
+    """Stop when the parent is gone, even in the middle of a long computation."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

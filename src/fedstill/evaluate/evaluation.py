@@ -1,0 +1,251 @@
+"""``fedstill.evaluate``: what a model, or a synthetic set, is worth on the test data.
+
+A model is scored as it is. A set is scored by networks that are trained on it and on nothing
+else: several architectures, several random initialisations of each, mean and spread.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from fedstill.build import network_task
+from fedstill.config.nested import Table, nested
+from fedstill.data import Dataset, Records
+from fedstill.engine.threads import threads
+from fedstill.errors import RequestError
+from fedstill.files import read_safetensors
+from fedstill.models import DEFAULT_MODEL, MODELS, Model
+from fedstill.records import SyntheticSet
+from fedstill.rng import Rng
+from fedstill.runs.find import load_data, refuse_other_data, run_of
+from fedstill.runs.folder import RunFolder
+from fedstill.runs.sets import StoredSet, load_set
+from fedstill.steps.from_scratch import train_from_scratch
+from fedstill.steps.scores import Scores, score
+from fedstill.steps.training import Training
+from fedstill.types import Params, Task
+from fedstill.wire import TensorSpec
+
+TRAINING = Training(learning_rate=0.02, momentum=0.9, batch_size=256, epochs=100)
+
+Progress = Callable[[str, int, int, Scores], None]  # network, number, numbers, its scores
+
+
+@dataclass(frozen=True)
+class NetworkScores:
+    """Scores of one architecture: of a stored model, or of several networks trained on a set."""
+
+    model: Table
+    size: int  # number of weights
+    networks: tuple[Scores, ...]
+
+    @property
+    def summary(self) -> Table:
+        """Mean and spread over the networks, as plain values."""
+        columns = {
+            "accuracy": [scores.accuracy for scores in self.networks],
+            "loss": [scores.loss for scores in self.networks],
+            "calibration_error": [scores.calibration_error for scores in self.networks],
+        }
+        table: Table = {"model": self.model, "size": self.size, "networks": len(self.networks)}
+        for name, values in columns.items():
+            table[name] = statistics.fmean(values)
+            table[f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0
+        table["per_class"] = [
+            None if None in column else statistics.fmean(column)
+            for column in zip(*(scores.per_class for scores in self.networks), strict=True)
+        ]
+        return table
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What was found: scores of the stored model, if there is one, and of the set, if any."""
+
+    source: str
+    data: str
+    class_names: tuple[str, ...]
+    model: NetworkScores | None
+    images: int
+    set: tuple[NetworkScores, ...]
+
+    @property
+    def summary(self) -> Table:
+        """All of it as plain values: what ``--json`` prints."""
+        return {
+            "source": self.source,
+            "data": self.data,
+            "class_names": list(self.class_names),
+            "model": self.model.summary if self.model else None,
+            "images": self.images,
+            "set": [scores.summary for scores in self.set],
+        }
+
+
+def evaluate(
+    source: str | Path,
+    *,
+    models: Sequence[str] | None = None,
+    networks: int = 3,
+    training: Training = TRAINING,
+    data: str | None = None,
+    data_dir: str | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    set: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Evaluated:
+    """Score a set file, a model file, or both of a run folder, on the test split.
+
+    ``models`` are the architectures that are trained on a set (the run's own, if left out), each
+    ``networks`` times; ``set`` gives their settings, e.g. ``{"resnet18.width": 8}``. The data are
+    the run's, or those that ``data`` names.
+
+    >>> fedstill.evaluate("runs/feddm-digits-001", models=["convnet-small", "mlp"]).summary
+    """
+    if networks < 1:
+        raise RequestError(f"--networks: at least 1 (it is {networks})")
+    path, report = Path(source), progress or (lambda *_: None)
+    run = run_of(path)
+    has_model, has_set = _contents(path)
+    dataset = load_data(run, data, data_dir)
+    of_model: NetworkScores | None = None
+    of_set: list[NetworkScores] = []
+    images = 0
+    with threads(1):  # their number decides the last bits
+        if has_model:
+            file = path / "model.safetensors" if path.is_dir() else path
+            of_model = _score_model(file, dataset, device, models or ())
+            report("the stored model", 1, 1, of_model.networks[0])
+        if has_set:
+            stored = load_set(path)
+            refuse_other_data(path, stored, dataset)
+            images = len(stored)
+            for table in model_tables(models, nested(set or {}), run):
+                course = Course(training, networks, device, seed, report)
+                of_set.append(_score_set(table, stored, dataset, course))
+    return Evaluated(str(path), dataset.name, dataset.class_names, of_model, images, tuple(of_set))
+
+
+@dataclass(frozen=True)
+class Course:
+    """How networks are trained on a set, and who gets each result."""
+
+    training: Training
+    networks: int
+    device: str
+    seed: int
+    report: Progress
+
+
+def model_tables(
+    names: Sequence[str] | None, settings: Mapping[str, Any], run: RunFolder | None
+) -> list[Table]:
+    """The ``[model]`` tables of the architectures that are asked for.
+
+    Without names: the network that the run itself has, or the default one.
+    """
+    own: Table = {"name": DEFAULT_MODEL}
+    if run is not None:
+        table = run.read_config().get("model", own)
+        own = {"name": table} if isinstance(table, str) else table
+    tables = [{"name": name} for name in names] if names else [own]
+    for name, changes in settings.items():
+        if name not in {table["name"] for table in tables} or not isinstance(changes, Mapping):
+            listed = ", ".join(table["name"] for table in tables)
+            raise RequestError(
+                f"--set {name}: write it as NETWORK.SETTING=VALUE; the networks are: {listed}"
+            )
+    return [{**table, **settings.get(table["name"], {})} for table in tables]
+
+
+def _contents(path: Path) -> tuple[bool, bool]:
+    """Whether a model is here, and whether a set is."""
+    if path.is_dir():
+        has_model = (path / "model.safetensors").exists()
+        has_set = any((path / "synthetic").glob("round-*.safetensors"))
+        if not has_model and not has_set:
+            raise RequestError(f"{path}: neither a model nor a synthetic set; did a run end here?")
+        return has_model, has_set
+    _, header = _read(path)
+    return "model" in header, "model" not in header
+
+
+def _read(path: Path) -> tuple[Params, Table]:
+    """Tensors (mapped: a file cannot ask for more memory than it has bytes) and header."""
+    try:
+        tensors, header = read_safetensors(path)
+    except OSError as error:
+        raise RequestError(f"{path}: {error.strerror or error}") from error
+    except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        raise RequestError(f"{path}: neither a model nor a set of fedstill's: {error}") from error
+    if not isinstance(header, dict):
+        raise RequestError(f"{path}: neither a model nor a set of fedstill's: no description")
+    return tensors, header
+
+
+def _score_model(file: Path, data: Dataset, device: str, trusted: Sequence[str]) -> NetworkScores:
+    params, header = _read(file)
+    table = header.get("model")
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        raise RequestError(f"{file}: not a model of fedstill's: it does not name its network")
+    # A file must not decide which code is imported: a user's own network is named by the user.
+    if table["name"] not in MODELS and table["name"] not in trusted:
+        raise RequestError(
+            f"{file}: its network is '{table['name']}', which is your own code; "
+            f"if you trust it: --models {table['name']}"
+        )
+    if not isinstance(depth := table.get("depth", 0), int) or depth > len(params):
+        raise RequestError(f"{file}: not a model of fedstill's: depth {depth}")
+    task, table = _task(table, data, device)
+    complaint = _complaint(params, task.model, own_code=table["name"] not in MODELS)
+    if complaint:
+        raise RequestError(
+            f"{file}: does not fit '{table['name']}' for {data.classes} classes of '{data.name}' "
+            f"({'x'.join(map(str, data.shape))}): {complaint}; was it trained on other data?"
+        )
+    weights = {name: params[name].to(task.device) for name in task.model.shapes}
+    return NetworkScores(table, task.model.size, (score(task, weights, _test(data, task)),))
+
+
+def _complaint(params: Params, model: Model, own_code: bool) -> str | None:
+    """What is wrong with the tensors, found before memory is spent on what a file claims."""
+    if own_code:
+        shapes = model.shapes
+    else:
+        try:
+            with torch.device("meta"):
+                shapes = {k: tuple(v.shape) for k, v in model.init(torch.Generator("cpu")).items()}
+        except RuntimeError as error:  # a tensor larger than any memory
+            return str(error).partition("\n")[0]
+    if odd := sorted(shapes.keys() ^ params.keys()):
+        return f"'{odd[0]}' is {'missing' if odd[0] in shapes else 'no weight of it'}"
+    found = ((name, TensorSpec(shape).complaint(params[name])) for name, shape in shapes.items())
+    return next((f"'{name}' {complaint}" for name, complaint in found if complaint), None)
+
+
+def _score_set(table: Table, stored: StoredSet, data: Dataset, course: Course) -> NetworkScores:
+    task, table = _task(table, data, course.device)
+    own = SyntheticSet(stored.images.to(task.device), stored.labels.to(task.device))
+    test = _test(data, task)
+    scored: list[Scores] = []
+    for number in range(course.networks):
+        params = train_from_scratch(
+            task, own, Rng(course.seed).at("evaluate", number), course.training
+        )
+        scored.append(score(task, params, test))
+        course.report(table["name"], number + 1, course.networks, scored[-1])
+    return NetworkScores(table, task.model.size, tuple(scored))
+
+
+def _task(table: Table, data: Dataset, device: str) -> tuple[Task, Table]:
+    return network_task(table, data.shape, data.classes, data.scaling, device)
+
+
+def _test(data: Dataset, task: Task) -> Records:
+    return Records(data.test, torch.arange(len(data.test)), data.scaling, task.device)

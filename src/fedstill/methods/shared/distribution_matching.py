@@ -1,0 +1,62 @@
+"""The client's side of FedDM and FedDualMatch: images whose features match the records'."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+from torch import Tensor
+
+from fedstill.methods.shared.pixels import PixelSettings
+from fedstill.steps.classes import ByClass, Initial, check_images, first_images
+from fedstill.steps.distil import match_distribution
+from fedstill.steps.matching import Matching
+from fedstill.steps.released import Release, Target, first_noise, match_released, matching_leaks
+from fedstill.types import ClientContext, Leak, Params
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What a client made: the classes it holds, images [held, images per class, ...], the loss."""
+
+    held: Tensor
+    images: Tensor
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributionMatching(PixelSettings):
+    """Distribution matching on records, or on noisy releases where privacy is on."""
+
+    iterations: Annotated[int, Meta(ge=0)]
+    initial: Initial
+    compile: Literal["off", "on"] = "off"
+    target: Target = "features"  # of a private run: what is released
+    release_steps: Annotated[int, Meta(ge=1)] = 10  # pixel steps on each release of features
+
+    def match(
+        self,
+        ctx: ClientContext,
+        centre: Params,
+        radius: float,
+        images_per_class: int,
+        plan: Sequence[Matching],
+        last: Tensor | None = None,
+    ) -> Matched:
+        """Images matched around ``centre``, from ``last`` or from what ``initial`` says."""
+        if ctx.private is not None:
+            start = first_noise(ctx, images_per_class) if last is None else last
+            release = Release(self.target, self.release_steps)
+            found = match_released(ctx, centre, radius, start, plan, self.pixels, release)
+            return Matched(ctx.private.classes, *found)
+        check_images(ctx)
+        by_class = ByClass(ctx.records)
+        if last is None:
+            last = first_images(ctx, by_class, images_per_class, self.initial)
+        found = match_distribution(ctx, by_class, centre, radius, last, plan, self.pixels)
+        return Matched(by_class.held, *found)
+
+    @property
+    def matching_leaks(self) -> tuple[Leak, ...]:
+        """What would give records away in a private run, or has no private form."""
+        return matching_leaks(self.initial, self.augment, self.target, self.pixels.patience)

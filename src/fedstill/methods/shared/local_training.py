@@ -1,0 +1,89 @@
+"""What FedAvg and its kin share: SGD at the clients, and the average of their updates.
+
+Lines of the pseudo-code in ``fedavg.py`` are cited by their numbers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from fedstill.methods.shared.messages import Update
+from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
+from fedstill.steps.aggregate import Aggregating
+from fedstill.steps.arithmetic import add, subtract
+from fedstill.steps.local_sgd import local_sgd, private_steps, steps_of
+from fedstill.steps.training import Training
+from fedstill.types import ClientContext, Params, PrivateForm, Reply
+
+Correction = Callable[[Params], Params]  # weights to what is added to the gradient at them
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Plain SGD on a client's records."""
+
+    local_epochs: Annotated[int, Meta(ge=1)] = 1
+    local_steps: Annotated[int, Meta(ge=1)] | None = None  # so many SGD steps instead of epochs
+    batch_size: Annotated[int, Meta(ge=1)] = 32
+    learning_rate: Annotated[float, Meta(gt=0)] = 0.05
+
+    def number_of_steps(self, records: int) -> int:
+        """How many steps a client with so many records takes."""
+        return steps_of(records, self.local_epochs, self.batch_size, self.local_steps)
+
+    def descend(
+        self,
+        ctx: ClientContext,
+        start: Params,
+        *,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        correction: Correction | None = None,
+    ) -> Params:
+        """The weights after the client's local steps from ``start``."""
+        training = Training(self.learning_rate, momentum, self.batch_size, self.local_epochs)
+        return local_sgd(
+            ctx,
+            start,
+            training,
+            steps=self.local_steps,
+            weight_decay=weight_decay,
+            correction=correction,
+        )
+
+
+@dataclass(frozen=True)
+class LocalTraining(LocalSteps, Aggregating):
+    """Lines 4 to 6 of FedAvg: local training, its update, and the average of all updates."""
+
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"weighting": "uniform"}
+
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+    weighting: Weighting = "records"
+
+    def private_form(self, rate: float) -> PrivateForm | None:
+        accesses = private_steps(self.local_epochs, rate, self.local_steps)
+        return PrivateForm(accesses, size_leaks=weighting_leaks(self.weighting))
+
+    def local_update(self, ctx: ClientContext, start: Params) -> Params:
+        """How far local training leads from ``start``: line 4."""
+        trained = self.descend(
+            ctx,
+            start,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            correction=self.correction(start),
+        )
+        return subtract(trained, start)
+
+    def correction(self, start: Params) -> Correction | None:
+        """What is added to each local gradient: nothing here; FedProx overrides it."""
+        return None
+
+    def averaged(self, params: Params, replies: Sequence[Reply[Update]]) -> Params:
+        """The weights plus the average of the updates: line 6."""
+        updates = [reply.message.update for reply in replies]
+        return add(params, self.aggregated(updates, client_weights(replies, self.weighting)))

@@ -1,0 +1,31 @@
+"""What a client counts in an average: its number of records, or the same as all others."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from fedstill.methods.shared.messages import Counted
+from fedstill.types import Leak, Reply
+
+Weighting = Literal["records", "uniform"]
+
+
+def client_weights(replies: Sequence[Reply[Counted]], weighting: Weighting) -> list[float]:
+    """The share of each client in the average: n_k / n, or the same for all."""
+    if weighting == "uniform":
+        return [1.0 / len(replies)] * len(replies)
+    total = sum(reply.message.records for reply in replies)
+    return [reply.message.records / total for reply in replies]
+
+
+def weighting_leaks(weighting: str) -> tuple[Leak, ...]:
+    """In a private run, n_k in the average gives the exact number of records away."""
+    if weighting != "records":
+        return ()
+    return (
+        Leak(
+            "weighting",
+            weighting,
+            "a client's number of records is private, and its weight in the average shows it",
+            "weight all clients alike, or declare sizes public in privacy.public_size",
+        ),
+    )

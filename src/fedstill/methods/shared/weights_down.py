@@ -1,0 +1,21 @@
+"""Methods whose server state is the weights, and whose message down is nothing but them."""
+
+from fedstill.methods.shared.messages import Weights, weights_schema
+from fedstill.types import Params, ServerContext, Stateless, Task, U
+from fedstill.wire import Schema
+
+
+class WeightsDown(Stateless[Weights, Weights, U]):
+    """The state is the weights; every sampled client gets them."""
+
+    def init(self, ctx: ServerContext) -> Weights:
+        return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))
+
+    def download(self, task: Task) -> Schema[Weights]:
+        return weights_schema(task)
+
+    def broadcast(self, ctx: ServerContext, state: Weights) -> Weights:
+        return state
+
+    def params(self, state: Weights) -> Params:
+        return state.params

@@ -1,0 +1,116 @@
+"""Records as tensors, real and synthetic. Clients are indices into one tensor that all share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+SERVER = -1  # stands in a client's place for a set that the server distilled
+
+
+@dataclass(frozen=True)
+class Split:
+    """All records of one split: ``inputs`` [N, ...] (uint8 images or tokens), ``labels`` [N].
+
+    The records of a text have a label at every position, [N, positions]; -100 asks for nothing.
+    ``groups`` names the natural owner of every record (a writer, a speaker, a domain) as an
+    index into ``Dataset.group_names``; it is ``None`` where the data have no such column.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    groups: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Fixed public constants that turn raw inputs into network inputs.
+
+    Images come as bytes: x -> (x / 255 - mean) / std, a channel at a time. The constants are
+    never computed from the clients' records: that would leak them (docs/privacy.md).
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        if not self.mean:  # tokens and other inputs that are used as they are
+            return inputs
+        scale = 1.0 / 255.0 if inputs.dtype == torch.uint8 else 1.0
+        shape = (1, -1, *([1] * (inputs.dim() - 2)))
+        std = torch.tensor(self.std, device=inputs.device).view(shape)
+        mean = torch.tensor(self.mean, device=inputs.device).view(shape)
+        # One multiply and one add: the constants are folded first.
+        return torch.addcmul(-mean / std, inputs.float(), scale / std)
+
+    def undo(self, x: Tensor) -> Tensor:
+        """Back to the range 0..1 (not clipped): what pictures are drawn from."""
+        if not self.mean:
+            return x
+        shape = (1, -1, *([1] * (x.dim() - 2)))
+        std = torch.tensor(self.std, device=x.device).view(shape)
+        mean = torch.tensor(self.mean, device=x.device).view(shape)
+        return x * std + mean
+
+
+@dataclass(frozen=True)
+class Records:
+    """A client's records: positions in a split that all clients share. Nothing is copied."""
+
+    split: Split
+    index: Tensor  # int64 positions in the split
+    scaling: Scaling
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels of all records here, on the CPU."""
+        return self.split.labels[self.index]
+
+    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs (scaled) and labels of the records at these positions of ``index``."""
+        rows = self.index[positions]
+        inputs = self.split.inputs[rows].to(self.device)
+        return self.scaling(inputs), self.split.labels[rows].to(self.device)
+
+    def all(self) -> tuple[Tensor, Tensor]:
+        """Every record at once."""
+        return self.take(torch.arange(len(self)))
+
+
+@dataclass(frozen=True)
+class SyntheticSet:
+    """Images [n, ...] as the network sees them (scaled), and their labels.
+
+    Labels are class numbers, int64 [n], or distributions over the classes, float [n, classes].
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.labels):
+            raise ValueError(f"{len(self.images)} images but {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> Tensor:
+        """The class of each image: the likeliest one where labels are distributions."""
+        return self.labels.argmax(1) if self.labels.is_floating_point() else self.labels
+
+
+def union(sets: Mapping[int, SyntheticSet]) -> SyntheticSet:
+    """All images together, in the order of the clients."""
+    ordered = [sets[client] for client in sorted(sets)]
+    return SyntheticSet(
+        torch.cat([s.images for s in ordered]), torch.cat([s.labels for s in ordered])
+    )

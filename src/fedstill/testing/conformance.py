@@ -1,0 +1,228 @@
+"""Conformance: what must hold for every method, ours or yours.
+
+    import pytest
+    from fedstill.testing import CHECKS
+
+    @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+    def test_my_method_conforms(check):
+        check(MyMethod(learning_rate=0.1))
+
+Each check runs the method on a toy problem (three clients, a few dozen 8x8 digits, a small
+network) and raises ``AssertionError`` where the method breaks a rule that the engines rely on.
+``with on(toy_text): check(MyMethod())`` does so on a text with three speakers.
+"""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedstill import wire
+from fedstill.data import Split
+from fedstill.engine.base import Answer, Progress, Work
+from fedstill.engine.local import InProcess
+from fedstill.federation import Federation
+from fedstill.observe.observer import Observer
+from fedstill.runs.folder import RunFolder
+from fedstill.testing.toys import TOY_PRIVACY, bits, toy_data, toy_experiment, toy_run
+from fedstill.types import AnyMethod, ClientContext, Params, Reply, ServerContext
+from fedstill.wire import tree
+
+
+class _Reversed(InProcess):
+    """Clients run and answer in the opposite order."""
+
+    def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
+        return reversed(list(super().exchange(list(reversed(works)), progress)))
+
+
+def same_seed_same_bits(method: AnyMethod) -> None:
+    """Two runs with one seed agree to the last bit; another seed gives something else."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        first = toy_run(method, folder / "a")
+        torch.rand(7)  # global randomness must not matter
+        again = toy_run(method, folder / "b")
+        other = toy_run(method, folder / "c", seed=1)
+        assert bits(first.state) == bits(again.state), "the same seed gave other bits"
+        assert bits(_params(first)) != bits(_params(other)), "the seed changes nothing"
+
+
+def order_of_clients_is_irrelevant(method: AnyMethod) -> None:
+    """Whoever runs or answers first, the result is the same."""
+    with tempfile.TemporaryDirectory() as name:
+        forward = toy_run(method, Path(name) / "forward")
+        backward = toy_run(method, Path(name) / "backward", engine=_Reversed)
+        assert bits(forward.state) == bits(backward.state), "the order of clients changed the bits"
+
+
+def resumed_is_uninterrupted(method: AnyMethod) -> None:
+    """A run that stops after a round and goes on ends with the same bits."""
+    with tempfile.TemporaryDirectory() as name:
+        whole = toy_run(method, Path(name) / "whole", rounds=3)
+        built = toy_experiment(method, rounds=3).with_ledgers(Path(name) / "parts" / "ledger")
+        begun = Federation(built, RunFolder(Path(name) / "parts"), Observer())
+        begun.begin()
+        with InProcess(built) as engine:
+            begun.step(engine)
+        resumed = toy_run(method, Path(name) / "parts", rounds=3)
+        assert bits(whole.state) == bits(resumed.state), "resuming changed the bits"
+
+
+def messages_survive_the_wire(method: AnyMethod) -> None:
+    """Every message is as declared, comes back from its bytes unchanged, in every codec alive."""
+    for message, schema in _messages(method):
+        data = wire.encode(message, schema)
+        assert bits(wire.decode(data, schema)) == bits(message), "the wire changed the message"
+        for codec in wire.CODECS:
+            wire.decode(wire.encode(message, schema, codec), schema, codec)
+
+
+def upload_is_as_declared(method: AnyMethod) -> None:
+    """The bytes that travel are the tensors that were declared, plus a small header."""
+    for message, schema in _messages(method):
+        size = len(wire.encode(message, schema))
+        tensors, _ = tree.flatten(message)
+        payload = sum(t.numel() * t.element_size() for t in tensors.values())
+        exact = all(isinstance(d, int) for s in schema.tensors.values() for d in s.shape)
+        assert payload <= schema.payload("float32"), "more than was declared"
+        assert not exact or payload == schema.payload("float32"), "not what was declared"
+        assert payload <= size <= schema.limit("float32")
+
+
+def inputs_are_not_changed(method: AnyMethod) -> None:
+    """States and messages are values: no function writes into what it was given."""
+    built = toy_experiment(method)
+    task, rng = built.task, built.rng
+    server = ServerContext(task, 1, rng.at("server"))
+    state = method.init(server)
+    before = bits(state)
+    down = method.broadcast(server, state)
+    sent = bits(down)
+    replies = []
+    for client in range(built.partition.clients):
+        context = ClientContext(
+            task, 1, client, rng.at("client", client), data=built.client_records.of(client, task)
+        )
+        memory = method.init_client(task)
+        remembered = bits(memory)
+        up, _ = method.client(context, down, memory)
+        assert bits(memory) == remembered, "client() wrote into its state"
+        assert bits(down) == sent, "client() wrote into the message"
+        replies.append(Reply(client, up))
+    answers = [bits(reply.message) for reply in replies]
+    method.server(server, state, replies)
+    assert bits(state) == before, "server() wrote into its state"
+    assert [bits(reply.message) for reply in replies] == answers, "server() wrote into the replies"
+
+
+def loss_falls(method: AnyMethod) -> None:
+    """A few rounds make the toy problem's loss smaller."""
+    with tempfile.TemporaryDirectory() as name:
+        history = toy_run(method, Path(name) / "run", rounds=6).history
+        losses = [metrics.loss for metrics in history if metrics.loss is not None]
+        assert min(losses[1:]) < losses[0], f"the loss did not fall: {losses}"
+
+
+CHECKS: dict[str, Callable[[AnyMethod], None]] = {
+    check.__name__: check
+    for check in (
+        same_seed_same_bits,
+        order_of_clients_is_irrelevant,
+        resumed_is_uninterrupted,
+        messages_survive_the_wire,
+        upload_is_as_declared,
+        inputs_are_not_changed,
+        loss_falls,
+    )
+}
+
+
+def private_same_seed_same_bits(method: AnyMethod) -> None:
+    """With noise from the seed, two private runs agree to the last bit, in whatever order."""
+    with tempfile.TemporaryDirectory() as name:
+        first = toy_run(method, Path(name) / "a", privacy=TOY_PRIVACY)
+        again = toy_run(method, Path(name) / "b", privacy=TOY_PRIVACY, engine=_Reversed)
+        assert bits(first.state) == bits(again.state), "the same seed gave other bits"
+
+
+def private_noise_is_fresh(method: AnyMethod) -> None:
+    """Without it, the same seed gives something else each time: nobody can replay the noise."""
+    fresh = {**TOY_PRIVACY, "reproducible": False}
+    with tempfile.TemporaryDirectory() as name:
+        first = toy_run(method, Path(name) / "a", rounds=1, privacy=fresh)
+        again = toy_run(method, Path(name) / "b", rounds=1, privacy=fresh)
+        assert bits(_params(first)) != bits(_params(again)), "the noise came from the seed"
+
+
+def private_accesses_are_as_declared(method: AnyMethod) -> None:
+    """The door is opened as often as the plan says, and the ledger has every time."""
+    with tempfile.TemporaryDirectory() as name:
+        ran = toy_run(method, Path(name) / "run", rounds=2, privacy=TOY_PRIVACY)
+        plan, folder = ran.built.plan, ran.built.ledgers
+        assert plan is not None
+        assert folder is not None
+        for client in range(ran.built.partition.clients):
+            assert plan.ledger(folder, client).count == 2 * plan.accesses, "not as declared"
+        assert ran.history[-1].epsilon == plan.spent(2 * plan.accesses)
+
+
+def private_shapes_do_not_depend_on_the_data(method: AnyMethod) -> None:
+    """What is sent has the same shapes whatever the records are, and however many."""
+    data = toy_data()
+    ones = Split(data.train.inputs[:40], torch.full_like(data.train.labels[:40], 1))
+    other = dataclasses.replace(data, train=ones)
+    shapes = []
+    for records in (data, other):
+        built = toy_experiment(method, privacy=TOY_PRIVACY, data=records)
+        server = ServerContext(built.task, 1, built.rng.at("server"))
+        down = method.broadcast(server, method.init(server))
+        with tempfile.TemporaryDirectory() as name:
+            runner = built.with_ledgers(Path(name) / "ledger").runner
+            for client in range(built.partition.clients):
+                up, _ = method.client(
+                    runner.context(1, client), down, method.init_client(built.task)
+                )
+                tensors, skeleton = tree.flatten(up)
+                counts = {k: v for k, v in skeleton.items() if isinstance(v, int)}
+                shapes.append(({k: v.shape for k, v in tensors.items()}, counts))
+    half = len(shapes) // 2
+    assert shapes[:half] == shapes[half:], "the message's shape gives something about records away"
+
+
+# For methods with a private form, beside ``CHECKS``.
+PRIVATE_CHECKS: dict[str, Callable[[AnyMethod], None]] = {
+    check.__name__: check
+    for check in (
+        private_same_seed_same_bits,
+        private_noise_is_fresh,
+        private_accesses_are_as_declared,
+        private_shapes_do_not_depend_on_the_data,
+    )
+}
+
+
+def _params(federation: Federation) -> Params:
+    params: Params = federation.built.method.params(federation.state)
+    return params
+
+
+def _messages(method: AnyMethod) -> Iterator[tuple[Any, wire.Schema[Any]]]:
+    """A real message down and a real message up of every toy client."""
+    built = toy_experiment(method)
+    task = built.task
+    server = ServerContext(task, 1, built.rng.at("server"))
+    down = method.broadcast(server, method.init(server))
+    yield down, method.download(task)
+    for client in range(built.partition.clients):
+        context = ClientContext(
+            task,
+            1,
+            client,
+            built.rng.at("client", client),
+            data=built.client_records.of(client, task),
+        )
+        yield method.client(context, down, method.init_client(task))[0], method.upload(task)

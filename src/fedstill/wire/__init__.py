@@ -1,0 +1,7 @@
+"""Messages as bytes: what they must look like, and how they travel."""
+
+from fedstill.wire.codecs import CODECS, find_codec
+from fedstill.wire.messages import decode, encode
+from fedstill.wire.schema import Schema, TensorSpec, params_specs
+
+__all__ = ["CODECS", "Schema", "TensorSpec", "decode", "encode", "find_codec", "params_specs"]

@@ -1,0 +1,76 @@
+"""Messages as bytes, checked at the door and counted to the byte.
+
+Every message, on every engine, passes through ``encode`` and ``decode``. A method declares what
+its messages look like (a ``Schema``); whatever differs from that is refused before a single
+number of it reaches the model: wrong names, shapes, types, values out of range, NaN and
+infinity, and anything larger than the declaration allows.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstill.errors import WireError
+from fedstill.wire import tree
+from fedstill.wire.codecs import Codec, find_codec, short_name
+from fedstill.wire.schema import M, Schema, TensorSpec
+
+
+def encode(message: Any, schema: Schema[Any], codec: str = "float32") -> bytes:
+    """The message's bytes. What its own method did not declare is refused here already."""
+    schema.check(message)
+    writer = find_codec(codec)
+    tensors, skeleton = tree.flatten(message)
+    ranges: dict[str, tuple[float, ...]] = {}
+    coded: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        if not value.dtype.is_floating_point:
+            coded[name] = value
+            continue
+        coded[name], numbers = writer.encode(name, value)
+        if numbers is not None:
+            ranges[name] = numbers
+    header: dict[str, Any] = {"skeleton": skeleton}
+    if ranges:
+        header["ranges"] = ranges
+    return writer.pack(tree.pack(coded, header))
+
+
+def decode(
+    data: bytes,
+    schema: Schema[M],
+    codec: str = "float32",
+    device: torch.device | str = "cpu",
+) -> M:
+    """The message in these bytes, or a ``WireError`` that says what is wrong with it."""
+    limit = schema.limit(codec)
+    if len(data) > limit:
+        raise WireError(f"{len(data):,} bytes, at most {limit:,} declared")
+    reader = find_codec(codec)
+    data = reader.unpack(data, limit)
+    try:
+        tensors, header = tree.unpack(data)
+        if undeclared := sorted(set(tensors) - set(schema.tensors)):
+            raise WireError(f"{schema.type.__name__}: tensor '{undeclared[0]}' was not declared")
+        ranges = header.get("ranges", {})
+        if not isinstance(ranges, dict):
+            raise WireError("the ranges of the codec are not a table")
+        for name, spec in schema.tensors.items():
+            if name in tensors and spec.dtype.is_floating_point:
+                tensors[name] = _restore(name, tensors[name], spec, reader, ranges.get(name))
+        on_device = tree.to_device(tensors, device)
+        message: M = tree.build(schema.type, on_device, header.get("skeleton"))
+    except tree.MalformedError as error:
+        raise WireError(str(error)) from error
+    except (TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
+        raise WireError(f"malformed message: {error}") from error
+    schema.check(message)
+    return message
+
+
+def _restore(name: str, value: Tensor, spec: TensorSpec, reader: Codec, header: Any) -> Tensor:
+    if value.dtype != reader.dtype:
+        wanted = short_name(reader.dtype)
+        raise WireError(f"'{name}' came as {short_name(value.dtype)}, the codec is {wanted}")
+    return reader.decode(name, value, header, spec.dtype)
