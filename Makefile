@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 READY_SLOW := $(VENV)/.ready-slow
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow browser check format golden bench clean
+.PHONY: help demo quick test slow browser check format golden bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -14,8 +14,11 @@ help: ## show this list
 demo: $(READY) ## a federated run on the built-in data, about a minute
 	$(BIN)/fedstill run feddm
 
+quick: $(READY) ## tests near what you changed, and conformance: under a minute
+	$(BIN)/python tools/quick.py
+
 test: $(READY) ## the fast tests, with coverage
-	$(BIN)/python -m pytest -n 2 -m "not slow and not browser" --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not browser" --durations=25 --cov --cov-report=term
 
 slow: $(READY_SLOW) ## the slow tests: killed processes, real command lines, Flower
 	$(BIN)/python -m pytest -m slow

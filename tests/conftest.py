@@ -1,5 +1,10 @@
+import time
+
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+BEGUN = time.monotonic()
 
 # Tests run side by side on few cores: threads that wait for each other would only slow them down.
 # Engines set the number of threads that their results depend on by themselves.
@@ -14,3 +19,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--most-seconds", type=float, help="begin no further test after this long")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`make quick` has a minute; what it had no time for is skipped, and says so."""
+    most = item.config.getoption("--most-seconds")
+    share = 1.0 if "test_conformance.py" in item.nodeid else 0.65
+    if most is not None and time.monotonic() - BEGUN > share * most:
+        pytest.skip("no time left: `make test` runs it")

@@ -157,3 +157,16 @@ def test_the_command_says_it() -> None:
     answer = json.loads(shown.output.splitlines()[-1])
     assert answer["refuted"] is False
     assert answer["without_privacy"]["finding"]["bound"] >= 0
+
+
+@pytest.mark.parametrize("name", ["fedsynth", "dynafed", "distdd"])
+def test_methods_whose_images_come_late_or_from_the_server_are_audited_too(name: str) -> None:
+    """Fed by the command: FedSynth sends batches, DistDD's server distils, DynaFed's learns late."""
+    settings = {"fedsynth": ["method.iterations=1", "method.batch_size=2"]}.get(name, [])
+    words = ["audit", name, "--canaries", "30", "--json"]
+    words += [part for setting in settings for part in ("--set", setting)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert not answer["refuted"]
+    assert ("without_privacy" in answer) == (name != "dynafed")  # no image of it in one round

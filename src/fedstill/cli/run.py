@@ -122,7 +122,8 @@ def run_command(
     finally:
         watcher.stop()
     _print_outcome(result.folder, result.summary)
-    _print_domains(result.metrics[-1])
+    if result.metrics:  # none where the budget allowed no round
+        _print_domains(result.metrics[-1])
     if json:
         sys.stdout.write(msgspec.json.encode(result.summary).decode() + "\n")
 
