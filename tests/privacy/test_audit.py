@@ -161,7 +161,7 @@ def test_the_command_says_it() -> None:
 
 @pytest.mark.parametrize("name", ["fedsynth", "dynafed", "distdd"])
 def test_methods_whose_images_come_late_or_from_the_server_are_audited_too(name: str) -> None:
-    """Fed by the command: FedSynth sends batches, DistDD's server distils, DynaFed's learns late."""
+    """FedSynth sends batches, DistDD's server distils, DynaFed's server learns late."""
     settings = {"fedsynth": ["method.iterations=1", "method.batch_size=2"]}.get(name, [])
     words = ["audit", name, "--canaries", "30", "--json"]
     words += [part for setting in settings for part in ("--set", setting)]
