@@ -165,9 +165,7 @@ def test_too_few_vectors_for_krum_are_a_clean_error(rule: Rule) -> None:
 def test_too_few_clients_for_krum_are_refused_before_the_run(method: str, tmp_path: Path) -> None:
     settings_: dict[str, Any] = {"method.aggregate": "krum", "method.byzantine": 2}
     out = tmp_path / "run"
-    with pytest.raises(
-        RequestError, match=r"krum' with byzantine = 2 needs 7 clients per round"
-    ):
+    with pytest.raises(RequestError, match=r"krum' with byzantine = 2 needs 7 clients per round"):
         fedstill.run(method, clients=10, participation=0.5, out=out, set=settings_)
     with pytest.raises(RequestError, match=r"quorum = 0.5 lets a round end with 5 replies"):
         fedstill.run(method, clients=10, out=out, set={**settings_, "quorum": 0.5})

@@ -5,7 +5,9 @@ from typing import Any
 
 from fedstill.config import resolve
 from fedstill.config.nested import Table, flat
+from fedstill.data import parse_partition
 from fedstill.draw.numbers import duration, in_bytes, in_percent
+from fedstill.errors import RequestError
 from fedstill.methods import METHODS
 from fedstill.models import MODELS
 from fedstill.report.source import RunView
@@ -22,13 +24,6 @@ _WORDS = {
     "seed": "--seed",
 }
 _ASIDE = ("method.name", "engine.workers")  # given otherwise, or of no weight for the result
-_PARTITIONS = {
-    "iid": "records dealt out evenly",
-    "dirichlet": "classes dealt out unevenly, Dirichlet {}",
-    "classes": "{} classes each",
-    "quantity": "amounts dealt out unevenly, Dirichlet {}",
-    "natural": "records with their natural owners",
-}
 
 
 def sentence(run: RunView) -> str:
@@ -49,14 +44,16 @@ def sentence(run: RunView) -> str:
     end = f"after {rounds} {'round' if rounds == 1 else 'rounds'}"
     if run.status != "done":
         end += f" of {run.planned} ({run.status})"
-    right = known.get("accuracy")
-    score = f" it has {in_percent(right)} of the test records right," if right is not None else ""
+    accuracy = known.get("accuracy")
+    score = f" it reaches {in_percent(accuracy)} test accuracy," if accuracy is not None else ""
     return f"{trained}: {end}{score} and {cost} in {duration(known['seconds'])} of computing."
 
 
-def _partition(spec: str) -> str:
-    kind, _, value = spec.partition(":")
-    return _PARTITIONS.get(kind, spec).format(value)
+def _partition(text: str) -> str:
+    try:
+        return parse_partition(text).sentence
+    except RequestError:  # of another version
+        return text
 
 
 def epsilon_words(epsilon: float, delta: float | None) -> str:
