@@ -12,7 +12,6 @@ from PIL import Image
 from fedstill.errors import RequestError
 from fedstill.report.compare_page import compare_page, write_comparison
 from fedstill.report.comparison import compare
-from fedstill.report.figures import ticks
 from fedstill.report.table import as_latex, as_markdown, shown
 from tests.report.folders import written_run
 
@@ -144,8 +143,3 @@ def test_names_cannot_break_a_table() -> None:
         == "| a\\|b | n |\n|---|---:|\n| x\\_y\\* | 1 |\n"
     )
     assert r"50\% \& \textbackslash{}x & 1 \\" in as_latex(["a", "b"], [["50% & \\x", "1"]])
-
-
-def test_marks_are_round() -> None:
-    assert ticks(0.0, 1.0, 5) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    assert ticks(3.2, 17.0, 4) == [5.0, 10.0, 15.0]

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from fedstill.draw.figures import Figure, Series, write_figure
 from fedstill.draw.numbers import in_bytes, in_percent
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
 from fedstill.report.comparison import Comparison, Entry
 from fedstill.report.contents import round_contents
 from fedstill.report.embed import data_script, document, table, text
-from fedstill.report.figures import Figure, Series, write_figure
 from fedstill.report.page import LINK, figure, notes_list, section
 from fedstill.report.table import as_csv, as_latex, as_markdown, shown
 from fedstill.version import VERSION
