@@ -110,8 +110,8 @@ def test_nothing_is_left_when_writing_fails(
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FEDSTILL_CACHE", "/own")
-    assert cache_folder() == Path("/own")
+    monkeypatch.setenv("FEDSTILL_CACHE", "/chosen")
+    assert cache_folder() == Path("/chosen")
     monkeypatch.delenv("FEDSTILL_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/shared")
     assert cache_folder() == Path("/shared/fedstill")

@@ -79,7 +79,7 @@ def test_nobody_is_empty_by_default(spec: str, clients: int, seed: int) -> None:
 @given(
     owners=st.lists(st.integers(0, 9), min_size=1, max_size=100),
 )
-def test_natural_keeps_the_datas_own_owners(owners: list[int]) -> None:
+def test_natural_keeps_the_owners_in_the_data(owners: list[int]) -> None:
     groups = torch.from_numpy(np.unique(owners, return_inverse=True)[1])
     labels = torch.zeros(len(owners), dtype=torch.int64)
     part = partition(labels, Natural(), None, 1, RNG, groups=groups)
@@ -186,7 +186,7 @@ def test_two_of_ten_classes_at_five_clients_are_disjoint() -> None:
     data=st.data(),
     seed=st.integers(0, 1000),
 )
-def test_classes_are_dealt_evenly_and_never_twice(
+def test_classes_are_assigned_evenly_and_never_twice(
     classes: int, clients: int, data: st.DataObject, seed: int
 ) -> None:
     per_client = data.draw(st.integers(math.ceil(classes / clients), classes))

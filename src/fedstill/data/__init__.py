@@ -4,7 +4,7 @@ from fedstill.data.arrays import arrays
 from fedstill.data.cache import cache_folder
 from fedstill.data.corrupt import CorruptSettings, mislabelled
 from fedstill.data.dataset import Dataset
-from fedstill.data.node_data import load_own
+from fedstill.data.node_data import load_node_data
 from fedstill.data.partition import (
     RULES,
     Partition,
@@ -34,7 +34,7 @@ __all__ = [
     "cache_folder",
     "describe",
     "load",
-    "load_own",
+    "load_node_data",
     "mislabelled",
     "parse_partition",
     "partition",

@@ -64,7 +64,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a split that lie in one place, read a batch at a time."""
+    """Rows of a split that lie in one place, read batch by batch."""
 
     place: str  # the file, for messages
     schema: pa.Schema
@@ -85,7 +85,7 @@ def parquet_table(path: Path) -> Table:
                 yield batch.column(0)
         except (pa.ArrowException, OSError) as error:
             raise RequestError(
-                f"{path}: column '{column}' cannot be read ({_line(error)}); copy the file anew"
+                f"{path}: column '{column}' cannot be read ({_line(error)}); copy the file again"
             ) from error
 
     return Table(str(path), file.schema_arrow, file.metadata.num_rows, batches)

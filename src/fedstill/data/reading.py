@@ -22,7 +22,7 @@ class DataSettings:
     ``name`` is a known name, ``hub:OWNER/NAME``, or the path of a folder, ``.npz`` or ``.txt``
     file. ``image_size`` resizes every image to that square; without it all must have one size.
     ``text_column`` says that a table holds texts, not images; ``vocabulary`` is "characters" or
-    a file of words, one a line; ``sequence_length`` is the number of tokens in a record.
+    a file of words, one per line; ``sequence_length`` is the number of tokens in a record.
     ``domains`` keeps only the records of these owners.
     """
 
@@ -42,7 +42,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class Reading:
-    """The settings with everything that the data set's own entry decides."""
+    """The settings with everything that the data set's entry decides."""
 
     image_column: str | None
     label_column: str | None

@@ -20,7 +20,9 @@ SCRIPTS = ("scales.js", "chart.js", "link.js", "compare.js")
 def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
     """Write the page and, beside it, the table and the figures in other forms."""
     if out.suffix != ".html":
-        raise RequestError(f"--out {out}: the page's name ends in .html; others stand beside it")
+        raise RequestError(
+            f"--out {out}: the page's name must end in .html; the other files go beside it"
+        )
     head, rows = shown(comparison)
     texts = {
         ".html": compare_page(comparison),
@@ -29,9 +31,9 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
         ".tex": as_latex(head, rows),
     }
     written = []
-    for suffix, words in texts.items():
+    for suffix, content in texts.items():
         path = out.with_suffix(suffix)
-        write_atomically(path, words.encode())
+        write_atomically(path, content.encode())
         written.append(path)
     for name, drawing in figures(comparison).items():
         written += write_figure(drawing, out.with_name(f"{out.stem}-{name}"))
@@ -93,7 +95,7 @@ def _about_target(comparison: Comparison) -> str:
         return "Means over seeds, with one standard deviation."
     return (
         "Means over seeds, with one standard deviation. Costs are counted up to the first round "
-        f"with {comparison.target:.4g} of the test records right (set another by --target)."
+        f"with a test accuracy of {comparison.target:.4g} (set another by --target)."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a page says in words."""
+"""The sentences of a page."""
 
 import shlex
 from typing import Any
@@ -12,7 +12,7 @@ from fedstill.methods import METHODS
 from fedstill.models import MODELS
 from fedstill.report.source import RunView
 
-_WORDS = {
+_OPTIONS = {
     "data.name": "--data",
     "data.dir": "--data-dir",
     "model.name": "--model",
@@ -56,7 +56,7 @@ def _partition(text: str) -> str:
         return text
 
 
-def epsilon_words(epsilon: float, delta: float | None) -> str:
+def epsilon_explained(epsilon: float, delta: float | None) -> str:
     """What a budget means, without formulas."""
     factor = 2.718281828459045**epsilon if epsilon < 30 else float("inf")
     times = f"{factor:,.1f}" if factor < 1000 else f"{factor:,.0f}" if factor < 1e7 else "millions"
@@ -85,19 +85,19 @@ NO_PRIVACY = (
 
 def command(run: RunView) -> str:
     """The shortest command that asks for this run again: what departs from the defaults."""
-    words = ["fedstill", "run", str(run.summary["method"])]
+    parts = ["fedstill", "run", str(run.summary["method"])]
     settings, defaults = flat(run.config), _defaults(run)
     for key, value in settings.items():
         if key in _ASIDE or defaults.get(key) == value:
             continue
         text = _toml(value)
-        words += [_WORDS[key], text] if key in _WORDS else ["--set", f"{key}={text}"]
-    return shlex.join(words)
+        parts += [_OPTIONS[key], text] if key in _OPTIONS else ["--set", f"{key}={text}"]
+    return shlex.join(parts)
 
 
 def _defaults(run: RunView) -> Table:
-    """The defaults of our own methods and networks. A user's own are not imported: looking at a
-    run must not execute what its configuration names."""
+    """The defaults of the built-in methods and networks. User-supplied ones are not imported:
+    looking at a run must not execute what its configuration names."""
     settings = flat(run.config)
     method, model = settings.get("method.name"), settings.get("model.name")
     usual = flat(resolve({"method": method if method in METHODS else "fedavg"}).table)

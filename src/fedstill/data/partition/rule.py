@@ -58,7 +58,7 @@ class PartitionRule(ABC):
     @property
     @abstractmethod
     def sentence(self) -> str:
-        """The rule in the words of a report: what stands in parentheses after "10 clients"."""
+        """The rule in a report: what stands in parentheses after "10 clients"."""
 
     def number_of_clients(self, requested: int | None, records: TrainingLabels) -> int:
         """How many clients there are: as many as requested, by default."""
