@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstill.data import DataSettings, cache_folder, load
-from fedstill.data import parquet as tables_module
+from fedstill.data import DataSettings, cache_folder, columns, load
 
 from .conftest import Writer, png
 
@@ -17,13 +16,13 @@ from .conftest import Writer, png
 def decodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one whenever parquet files are really decoded."""
     calls: list[int] = []
-    decode = tables_module.decode_tables
+    decode = columns.decode_tables
 
     def counted(*arguments: object) -> object:
         calls.append(1)
         return decode(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tables_module, "decode_tables", counted)
+    monkeypatch.setattr(columns, "decode_tables", counted)
     return calls
 
 

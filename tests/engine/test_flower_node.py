@@ -332,7 +332,7 @@ def test_a_class_that_the_task_does_not_know_is_named(
         with pytest.raises(RequestError, match="no class '3' in the task"):
             load_node_data(files[form], DataSettings(), (1, 8, 8), ("cat", "dog"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RequestError, match=r"neither train\.parquet, nor a folder of images"):
+    with pytest.raises(RequestError, match=r"neither train\.parquet, nor one folder of images"):
         load_node_data(tmp_path / "empty", DataSettings(), (1, 8, 8), ("cat", "dog"))
 
 

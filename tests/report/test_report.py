@@ -231,8 +231,8 @@ def test_looking_at_a_run_imports_nothing_that_it_names(
 def test_the_sentence(tmp_path: Path) -> None:
     assert sentence(open_run(written_run(tmp_path / "r"))) == (
         "2 clients (records partitioned evenly) trained a mlp with fedavg on digits: after 3 "
-        "rounds it reaches 80.00% test accuracy, and 3.0 kB went up and 9.0 kB down in 6.0 s of "
-        "computing."
+        "rounds it reaches 80.00% test accuracy, with 3.0 kB uploaded and 9.0 kB downloaded in "
+        "6.0 s of computing."
     )
 
 

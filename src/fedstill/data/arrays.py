@@ -66,7 +66,7 @@ def decode_arrays(
     clients: ArrayLike | None = None,
     image_size: int | None = None,
 ) -> Decoded:
-    """Arrays checked and brought into the one form; ``place`` names them in messages."""
+    """Arrays checked and converted to the common form; ``place`` names them in messages."""
     inputs = {
         "train": _inputs(x_train, f"{place}, x_train", image_size),
         "test": _inputs(x_test, f"{place}, x_test", image_size),

@@ -97,13 +97,15 @@ def _cached(
 
 
 def _from_parquet(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
-    from fedstill.data import parquet  # here: pyarrow is slow to import for a cache hit
+    # Here: pyarrow is slow to import for a cache hit.
+    from fedstill.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS
+    from fedstill.data.tables import Rows, parquet_table
 
-    rows = parquet.Rows([parquet.parquet_table(file) for file in files])
-    label = rows.find(settings.label_column, parquet.LABEL_COLUMNS, "data.label_column")
-    image = rows.find(settings.image_column, parquet.IMAGE_COLUMNS, "data.image_column")
+    rows = Rows([parquet_table(file) for file in files])
+    label = rows.find(settings.label_column, LABEL_COLUMNS, "data.label_column")
+    image = rows.find(settings.image_column, IMAGE_COLUMNS, "data.image_column")
     first = ImageForm.of_first(rows.first_image(image), settings.image_size, rows.where(0))
-    return Split(rows.images(image, first), _labels(rows.labels(label), form, rows.where))
+    return Split(rows.images(image, first), _labels(rows.names_or_numbers(label), form, rows.where))
 
 
 def _labels(

@@ -206,11 +206,11 @@ def _from_path(
     if train and (test or not reading.needs_test):
 
         def decode() -> Decoded:
-            from fedstill.data import parquet  # here: pyarrow is slow to import for a cache hit
+            from fedstill.data.tables import parquet_table  # here: pyarrow is slow to import
 
             return reading.tables(
-                [parquet.parquet_table(file) for file in train],
-                [parquet.parquet_table(file) for file in test],
+                [parquet_table(file) for file in train],
+                [parquet_table(file) for file in test],
                 str(path),
             )
 

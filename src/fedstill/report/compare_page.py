@@ -85,8 +85,8 @@ def _lead(comparison: Comparison) -> str:
     best = max(measured, key=lambda e: e.mean("accuracy") or 0.0)
     least = min(measured, key=lambda e: e.mean("up_bytes") or 0.0)
     return (
-        f"The best at the end is {best.label} with {in_percent(best.mean('accuracy'))}; the fewest "
-        f"bytes went up with {least.label}, {in_bytes(least.mean('up_bytes') or 0)}."
+        f"The best at the end is {best.label} with {in_percent(best.mean('accuracy'))}; "
+        f"{least.label} uploaded the fewest bytes, {in_bytes(least.mean('up_bytes') or 0)}."
     )
 
 

@@ -89,7 +89,7 @@ def _tiles(run: RunView) -> str:
         ("uploaded", in_bytes(known["up_bytes"]), "by all clients"),
         ("downloaded", in_bytes(known["down_bytes"]), "by all clients"),
         ("rounds", f"{known['rounds_done']}", f"of {run.planned}"),
-        ("computing", duration(known["seconds"]), "in all, here"),
+        ("computing", duration(known["seconds"]), "in total, here"),
     ]
     if known.get("epsilon") is not None:
         delta = known.get("delta")

@@ -40,13 +40,16 @@ def sentence(run: RunView) -> str:
     if not run.rounds:
         return f"{trained}; no round has ended yet."
     rounds = known["rounds_done"]
-    cost = f"{in_bytes(known['up_bytes'])} went up and {in_bytes(known['down_bytes'])} down"
+    up, down = in_bytes(known["up_bytes"]), in_bytes(known["down_bytes"])
     end = f"after {rounds} {'round' if rounds == 1 else 'rounds'}"
     if run.status != "done":
         end += f" of {run.planned} ({run.status})"
     accuracy = known.get("accuracy")
-    score = f" it reaches {in_percent(accuracy)} test accuracy," if accuracy is not None else ""
-    return f"{trained}: {end}{score} and {cost} in {duration(known['seconds'])} of computing."
+    score = f" it reaches {in_percent(accuracy)} test accuracy" if accuracy is not None else ""
+    return (
+        f"{trained}: {end}{score}, with {up} uploaded and {down} downloaded "
+        f"in {duration(known['seconds'])} of computing."
+    )
 
 
 def _partition(text: str) -> str:
