@@ -26,8 +26,6 @@ from fedstill.config.registry import build_model
 from fedstill.config.resolve import check_device, resolve_with_method
 from fedstill.data import (
     Dataset,
-    Natural,
-    Nodes,
     Partition,
     load,
     mislabelled,
@@ -41,8 +39,6 @@ from fedstill.privacy.plan import PrivatePlan, make_plan
 from fedstill.records import Records, Scaling
 from fedstill.rng import Rng
 from fedstill.types import AnyMethod, Task
-
-DEFAULT_CLIENTS = 10
 
 
 @dataclass(frozen=True)
@@ -187,8 +183,8 @@ class BuiltExperiment:
         Nodes with data of their own are taken to have some.
         """
         privacy = self.experiment.privacy
-        on_nodes = isinstance(parse_partition(self.experiment.partition), Nodes)
-        if on_nodes or (privacy is not None and privacy.classes == "all"):
+        rule = parse_partition(self.experiment.partition)
+        if rule.on_nodes or (privacy is not None and privacy.classes == "all"):
             return list(range(self.partition.clients))
         clients: list[int] = self.partition.sizes.nonzero().flatten().tolist()
         return clients
@@ -282,16 +278,15 @@ def assemble(
 def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) -> Partition:
     """The records partitioned over clients; one client has all if the method is centralised."""
     labels = dataset.train.labels
-    spec = parse_partition(how.partition)
+    rule = parse_partition(how.partition)
     if pooled:
-        if isinstance(spec, Nodes):
-            raise RequestError("partition = 'nodes': a centralised method needs records here")
+        if rule.on_nodes:
+            raise RequestError(f"partition = '{rule}': a centralised method needs records here")
         return Partition(torch.zeros(len(labels), dtype=torch.int32), 1)
-    natural = isinstance(spec, Natural | Nodes)  # the data decide, or the user must
     return partition(
         labels,
-        spec,
-        how.clients or (None if natural else DEFAULT_CLIENTS),
+        rule,
+        how.clients or rule.default_clients,
         dataset.classes,
         Rng(how.seed).at("partition"),
         dataset.train.groups,

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstill.data import DataSettings, cache_folder, load
-from fedstill.data import parquet as tables_module
+from fedstill.data import DataSettings, cache_folder, columns, load
 
 from .conftest import Writer, png
 
@@ -17,13 +16,13 @@ from .conftest import Writer, png
 def decodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one whenever parquet files are really decoded."""
     calls: list[int] = []
-    decode = tables_module.decode_tables
+    decode = columns.decode_tables
 
     def counted(*arguments: object) -> object:
         calls.append(1)
         return decode(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tables_module, "decode_tables", counted)
+    monkeypatch.setattr(columns, "decode_tables", counted)
     return calls
 
 
@@ -110,8 +109,8 @@ def test_nothing_is_left_when_writing_fails(
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FEDSTILL_CACHE", "/own")
-    assert cache_folder() == Path("/own")
+    monkeypatch.setenv("FEDSTILL_CACHE", "/chosen")
+    assert cache_folder() == Path("/chosen")
     monkeypatch.delenv("FEDSTILL_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/shared")
     assert cache_folder() == Path("/shared/fedstill")

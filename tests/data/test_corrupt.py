@@ -79,7 +79,7 @@ def test_the_test_split_is_never_touched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "words"),
+    ("section", "reason"),
     [
         ({"share": -0.1}, "corrupt.share: expected float >= 0"),
         ({"share": 1.1}, "corrupt.share: expected float <= 1"),
@@ -92,11 +92,11 @@ def test_the_test_split_is_never_touched() -> None:
         ({"clients": ["a"]}, "corrupt.clients"),
     ],
 )
-def test_wrong_sections_are_refused(section: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_wrong_sections_are_refused(section: dict[str, Any], reason: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(RequestError) as caught:
         fedstill.run("fedavg", out=out, config={"corrupt": section})
-    assert words in str(caught.value)
+    assert reason in str(caught.value)
     assert not out.exists()
 
 

@@ -1,4 +1,4 @@
-"""The built-in digits in five guises."""
+"""The built-in digits in five variants."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Writers and domains: data whose records have owners of their own."""
+"""Writers and domains: data whose records have natural owners."""
 
 from pathlib import Path
 

@@ -9,19 +9,9 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedstill.data import (
-    Classes,
-    Dirichlet,
-    Iid,
-    Natural,
-    Partition,
-    PartitionSpec,
-    Quantity,
-    describe,
-    parse_partition,
-    partition,
-)
-from fedstill.data.partition.rules import round_shares
+from fedstill.data import Partition, PartitionRule, describe, parse_partition, partition
+from fedstill.data.partition.draws import round_shares
+from fedstill.data.partition.rules import RULES, Classes, Dirichlet, Iid, Natural, Nodes, Quantity
 from fedstill.errors import RequestError
 from fedstill.rng import Rng
 
@@ -57,7 +47,7 @@ def check_covers(part: Partition, records: int) -> None:
     seed=st.integers(0, 2**32),
 )
 def test_every_record_lands_exactly_once(
-    spec: PartitionSpec, clients: int, labels: list[int], seed: int
+    spec: PartitionRule, clients: int, labels: list[int], seed: int
 ) -> None:
     assume(clients <= len(labels))
     assume(not isinstance(spec, Classes) or clients * spec.per_client >= 6)
@@ -89,7 +79,7 @@ def test_nobody_is_empty_by_default(spec: str, clients: int, seed: int) -> None:
 @given(
     owners=st.lists(st.integers(0, 9), min_size=1, max_size=100),
 )
-def test_natural_keeps_the_datas_own_owners(owners: list[int]) -> None:
+def test_natural_keeps_the_owners_in_the_data(owners: list[int]) -> None:
     groups = torch.from_numpy(np.unique(owners, return_inverse=True)[1])
     labels = torch.zeros(len(owners), dtype=torch.int64)
     part = partition(labels, Natural(), None, 1, RNG, groups=groups)
@@ -196,7 +186,7 @@ def test_two_of_ten_classes_at_five_clients_are_disjoint() -> None:
     data=st.data(),
     seed=st.integers(0, 1000),
 )
-def test_classes_are_dealt_evenly_and_never_twice(
+def test_classes_are_assigned_evenly_and_never_twice(
     classes: int, clients: int, data: st.DataObject, seed: int
 ) -> None:
     per_client = data.draw(st.integers(math.ceil(classes / clients), classes))
@@ -272,11 +262,20 @@ def test_wrong_partitions_are_explained(text: str, said: str) -> None:
         parse_partition(text)
 
 
-@pytest.mark.parametrize(
-    "spec", [Iid(), Natural(), Dirichlet(0.005), Quantity(2.0), Classes(3)], ids=str
-)
-def test_what_is_written_reads_back(spec: PartitionSpec) -> None:
+ALL_RULES = [Iid(), Natural(), Nodes(), Dirichlet(0.005), Quantity(2.0), Classes(3)]
+
+
+@pytest.mark.parametrize("spec", ALL_RULES, ids=str)
+def test_what_is_written_reads_back(spec: PartitionRule) -> None:
     assert parse_partition(str(spec)) == spec
+
+
+def test_every_rule_of_the_table_is_complete() -> None:
+    assert {type(rule) for rule in ALL_RULES} == set(RULES.values())
+    for rule in ALL_RULES:
+        assert RULES[rule.word] is type(rule)
+        assert rule.form().partition(":")[0] == str(rule).partition(":")[0] == rule.word
+        assert rule.sentence
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:

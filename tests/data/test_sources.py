@@ -103,7 +103,7 @@ def test_the_users_constants_win_and_are_checked(small_set: Path) -> None:
     name = str(small_set)
     data = load(DataSettings(name=name, mean=(0.1,), std=(0.2,)))
     assert data.scaling == Scaling((0.1,), (0.2,))
-    assert "one a channel" in refused(DataSettings(name=name, mean=(0.1, 0.1), std=(1.0, 1.0)))
+    assert "one per channel" in refused(DataSettings(name=name, mean=(0.1, 0.1), std=(1.0, 1.0)))
     assert "set both" in refused(DataSettings(name=name, mean=(0.1,)))
     assert "set both" in refused(DataSettings(name=name, std=(0.1,)))
     assert "greater than 0" in refused(DataSettings(name=name, mean=(0.1,), std=(0.0,)))

@@ -123,9 +123,9 @@ def test_a_play_has_a_client_a_speaker(play: Path) -> None:
     assert data.train.groups.tolist() == [0] * 4 + [1] * 8
     assert data.test.groups.tolist() == [0] + [1] * 2
     assert spelled(data, data.test.inputs)[0] == "ow no"  # the end of Ann's text
-    dealt = partition(data.train.labels, "natural", None, 97, Rng(0), data.train.groups)
-    assert dealt.sizes.tolist() == [4, 8]
-    counts = dealt.counts(data.train.labels, 97)
+    part = partition(data.train.labels, "natural", None, 97, Rng(0), data.train.groups)
+    assert part.sizes.tolist() == [4, 8]
+    counts = part.counts(data.train.labels, 97)
     assert int(counts.sum()) == 12 * 5
     assert int(counts[0, CHARACTERS.tokens.index("w")]) == 2
 
@@ -249,7 +249,7 @@ def test_settings_that_would_change_nothing_are_refused(play: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["dirichlet:0.1", "classes:2"])
-def test_texts_have_no_class_to_be_dealt_by(spec: str) -> None:
+def test_texts_have_no_class_to_partition_by(spec: str) -> None:
     labels = torch.zeros(9, 4, dtype=torch.int64)
     with pytest.raises(RequestError, match=f"partition {spec}: a text has no class"):
         partition(labels, spec, 2, 5, Rng(0))

@@ -21,7 +21,7 @@ from fedstill.build import BuiltExperiment, build
 from fedstill.cli import app
 from fedstill.client import Work
 from fedstill.config import resolve
-from fedstill.data import DataSettings, load, load_own
+from fedstill.data import DataSettings, load, load_node_data
 from fedstill.engine.flower import supervisor
 from fedstill.engine.flower.description import Description, describe, read_description
 from fedstill.engine.flower.node import Node, States, node_for
@@ -296,9 +296,9 @@ def test_own_records_in_every_form_are_the_same_records(
     description = describe(make_setup(partition="nodes"))
     answers = {}
     for form, path in own_files(tmp_path).items():
-        split = load_own(path, DataSettings(), (1, 8, 8), description.class_names)
+        split = load_node_data(path, DataSettings(), (1, 8, 8), description.class_names)
         assert sorted(split.labels.tolist()) == [3] * 6 + [7] * 6, form
-        again = load_own(path, DataSettings(), (1, 8, 8), description.class_names)
+        again = load_node_data(path, DataSettings(), (1, 8, 8), description.class_names)
         assert torch.equal(again.inputs, split.inputs)  # from the cache
         config = {"partition-id": 2, "data": str(path), "folder": str(tmp_path / form)}
         node = node_for(description.text, config)
@@ -320,7 +320,7 @@ def test_own_records_that_do_not_fit_are_refused(
 ) -> None:
     path = own_files(tmp_path)["npz"]
     with pytest.raises(RequestError, match=message):
-        load_own(path, DataSettings(), shape, tuple(str(i) for i in range(classes)))
+        load_node_data(path, DataSettings(), shape, tuple(str(i) for i in range(classes)))
 
 
 def test_a_class_that_the_task_does_not_know_is_named(
@@ -330,10 +330,10 @@ def test_a_class_that_the_task_does_not_know_is_named(
     files = own_files(tmp_path)
     for form in ("images", "parquet of words"):
         with pytest.raises(RequestError, match="no class '3' in the task"):
-            load_own(files[form], DataSettings(), (1, 8, 8), ("cat", "dog"))
+            load_node_data(files[form], DataSettings(), (1, 8, 8), ("cat", "dog"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RequestError, match=r"neither train\.parquet, nor a folder of images"):
-        load_own(tmp_path / "empty", DataSettings(), (1, 8, 8), ("cat", "dog"))
+    with pytest.raises(RequestError, match=r"neither train\.parquet, nor one folder of images"):
+        load_node_data(tmp_path / "empty", DataSettings(), (1, 8, 8), ("cat", "dog"))
 
 
 # --- what is refused on one machine --------------------------------------------------------------

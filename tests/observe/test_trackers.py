@@ -1,4 +1,4 @@
-"""Trackers are told what happens, and change nothing."""
+"""Trackers receive what happens, and change nothing."""
 
 import sys
 import types
@@ -13,31 +13,31 @@ from fedstill.observe.observer import Observer
 from fedstill.observe.trackers import Observers, numbers, tracker
 from fedstill.runs.metrics import RoundMetrics
 
-QUICK: dict[str, Any] = {"rounds": 2, "clients": 2, "model": "mlp", "workers": 1}
+FAST: dict[str, Any] = {"rounds": 2, "clients": 2, "model": "mlp", "workers": 1}
 
 
 class Calls:
-    """A stand-in for a package: remembers the calls."""
+    """A stand-in for a package: records the calls."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def __getattr__(self, name: str) -> Any:
-        def call(*words: Any, **named: Any) -> "Calls":
-            self.made.append((name, words, named))
+        def call(*arguments: Any, **named: Any) -> "Calls":
+            self.made.append((name, arguments, named))
             return self
 
         return call
 
     def of(self, name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        return [(words, named) for called, words, named in self.made if called == name]
+        return [(arguments, named) for called, arguments, named in self.made if called == name]
 
 
 def test_mlflow_gets_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls()
     monkeypatch.setitem(sys.modules, "mlflow", calls)
-    fedstill.run("fedavg", out=tmp_path / "plain", **QUICK)
-    tracked = fedstill.run("fedavg", out=tmp_path / "run", observer=tracker("mlflow"), **QUICK)
+    fedstill.run("fedavg", out=tmp_path / "plain", **FAST)
+    tracked = fedstill.run("fedavg", out=tmp_path / "run", observer=tracker("mlflow"), **FAST)
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "run")]
     assert models[0] == models[1]
     assert calls.of("start_run") == [((), {"run_name": "run"})]
@@ -54,7 +54,7 @@ def test_tensorboard_gets_every_round(tmp_path: Path, monkeypatch: pytest.Monkey
     stand_in.SummaryWriter = calls.SummaryWriter  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorboard", calls)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
-    result = fedstill.run("fedavg", out=tmp_path / "run", observer=tracker("tensorboard"), **QUICK)
+    result = fedstill.run("fedavg", out=tmp_path / "run", observer=tracker("tensorboard"), **FAST)
     assert calls.of("SummaryWriter") == [((str(tmp_path / "run/tensorboard"),), {"purge_step": 1})]
     scalars = {(name, step): value for (name, value, step), _ in calls.of("add_scalar")}
     assert scalars["accuracy", 2] == result.summary.accuracy
@@ -76,9 +76,9 @@ def test_all_watchers_are_told_everything() -> None:
     a, b = Calls(), Calls()
     both = Observers(a, [b])  # type: ignore[arg-type, list-item]
     for name in (n for n in vars(Observer) if not n.startswith("_")):
-        words = tuple(range(getattr(Observer, name).__code__.co_argcount - 1))
-        getattr(both, name)(*words)
-        assert a.made[-1] == b.made[-1] == (name, words, {})
+        arguments = tuple(range(getattr(Observer, name).__code__.co_argcount - 1))
+        getattr(both, name)(*arguments)
+        assert a.made[-1] == b.made[-1] == (name, arguments, {})
 
 
 def test_a_tracker_that_fails_is_left_behind() -> None:
@@ -90,7 +90,7 @@ def test_a_tracker_that_fails_is_left_behind() -> None:
     both = Observers(watcher, [Broken()])  # type: ignore[arg-type]
     both.round_started(1, [0])
     both.round_started(2, [0])
-    assert [words for words, _ in watcher.of("round_started")] == [(1, [0]), (2, [0])]
+    assert [arguments for arguments, _ in watcher.of("round_started")] == [(1, [0]), (2, [0])]
     assert watcher.of("note") == [
         (("Broken failed and gets no more metrics: no route to host",), {})
     ]

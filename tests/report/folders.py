@@ -30,8 +30,8 @@ def feddm_run(folder: Path, **more: Any) -> Path:
         "method.server_epochs": 2,
         "method.real_batch": 8,
     }
-    words = {"rounds": 2, "clients": 3, "workers": 1, "model": "convnet-small", **more}
-    fedstill.run("feddm", data=nasty_data(), partition="iid", out=folder, set=settings, **words)
+    options = {"rounds": 2, "clients": 3, "workers": 1, "model": "convnet-small", **more}
+    fedstill.run("feddm", data=nasty_data(), partition="iid", out=folder, set=settings, **options)
     return folder
 
 

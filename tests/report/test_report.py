@@ -19,7 +19,7 @@ from fedstill.records import SyntheticSet
 from fedstill.report import sprites, write_report
 from fedstill.report.embed import data_script, document
 from fedstill.report.page import report_page
-from fedstill.report.sentences import command, epsilon_words, sentence
+from fedstill.report.sentences import command, epsilon_explained, sentence
 from fedstill.report.source import open_run
 from fedstill.runs.sets import SetMetadata, load_set, save_sets
 from tests.report.folders import NASTY, feddm_run, written_run
@@ -52,7 +52,7 @@ def test_the_page_needs_nothing_from_outside(run: Path) -> None:
     page = (run / "report.html").read_text()
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", page)
     assert not re.search(r"@import|url\(\s*['\"]?http", page)
-    # Only the page's own script may run, and it may reach nothing.
+    # Only the page's script may run, and it may reach nothing.
     code = re.search(r"</script><script>(.*)</script></body>", page, re.S) or re.search(
         r"<script>(.*)</script></body>", page, re.S
     )
@@ -122,8 +122,8 @@ def test_a_half_written_folder_is_shown(tmp_path: Path) -> None:
     assert found.status == "unfinished"
     assert found.summary["accuracy"] == 0.8
     page = report_page(found)
-    for words in ("summary.json is missing", "holdings.json cannot be read", "1 of 4 lines"):
-        assert words in page
+    for note in ("summary.json is missing", "holdings.json cannot be read", "1 of 4 lines"):
+        assert note in page
 
 
 def test_a_run_just_begun_is_shown(tmp_path: Path) -> None:
@@ -180,11 +180,11 @@ def test_a_private_run_does_not_show_who_held_what(tmp_path: Path) -> None:
 
 
 def test_epsilon_in_words() -> None:
-    assert "at most 2.7 " in epsilon_words(1.0, 1e-5)
-    assert "a chance of 1e-05" in epsilon_words(1.0, 1e-5)
-    assert "a strong" in epsilon_words(0.5, None)
-    assert "a weak" in epsilon_words(50.0, None)
-    assert "millions" in epsilon_words(1000.0, None)
+    assert "at most 2.7 " in epsilon_explained(1.0, 1e-5)
+    assert "a chance of 1e-05" in epsilon_explained(1.0, 1e-5)
+    assert "a strong" in epsilon_explained(0.5, None)
+    assert "a weak" in epsilon_explained(50.0, None)
+    assert "millions" in epsilon_explained(1000.0, None)
 
 
 def test_the_command_asks_for_the_same_run(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_the_command_asks_for_the_same_run(tmp_path: Path) -> None:
     from fedstill.config.nested import nested, parse_override
 
     settings = {"method.mu": 0.5, "wire.up": "float16+zstd"}
-    words: dict[str, Any] = {"rounds": 1, "clients": 2, "model": "mlp", "seed": 3}
-    fedstill.run("fedprox", out=tmp_path / "r", workers=1, set=settings, **words)
+    options: dict[str, Any] = {"rounds": 1, "clients": 2, "model": "mlp", "seed": 3}
+    fedstill.run("fedprox", out=tmp_path / "r", workers=1, set=settings, **options)
     asked = shlex.split(command(open_run(tmp_path / "r")))
     assert asked[:3] == ["fedstill", "run", "fedprox"]
     pairs = list(zip(asked[3::2], asked[4::2], strict=True))
@@ -210,7 +210,7 @@ def test_the_command_asks_for_the_same_run(tmp_path: Path) -> None:
     ]
     request = nested(dict(parse_override(v) for k, v in pairs if k == "--set"))
     request["method"]["name"] = "fedprox"
-    again = resolve({**request, **words, "engine": {"workers": 1}}).table
+    again = resolve({**request, **options, "engine": {"workers": 1}}).table
     assert again == tomllib.loads((tmp_path / "r" / "config.toml").read_text())
 
 
@@ -230,9 +230,9 @@ def test_looking_at_a_run_imports_nothing_that_it_names(
 
 def test_the_sentence(tmp_path: Path) -> None:
     assert sentence(open_run(written_run(tmp_path / "r"))) == (
-        "2 clients (records dealt out evenly) trained a mlp with fedavg on digits: after 3 rounds "
-        "it has 80.00% of the test records right, and 3.0 kB went up and 9.0 kB down in 6.0 s of "
-        "computing."
+        "2 clients (records partitioned evenly) trained a mlp with fedavg on digits: after 3 "
+        "rounds it reaches 80.00% test accuracy, with 3.0 kB uploaded and 9.0 kB downloaded in "
+        "6.0 s of computing."
     )
 
 
@@ -254,8 +254,8 @@ def test_tiles_hold_the_images(run: Path) -> None:
         x = i % page["across"] * page["width"]
         tile = torch.from_numpy(sheet[: page["height"], x : x + page["width"]]) / 255
         value = page["low"][i] + tile * (page["high"][i] - page["low"][i])
-        own = undone[(stored.clients == client) & (stored.labels == label), 0]
-        assert ((own - value).abs().amax((1, 2)) < 0.01).any()
+        images = undone[(stored.clients == client) & (stored.labels == label), 0]
+        assert ((images - value).abs().amax((1, 2)) < 0.01).any()
 
 
 def test_histograms_count_every_pixel(run: Path) -> None:

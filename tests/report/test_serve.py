@@ -42,9 +42,9 @@ def test_it_serves_the_page_and_says_when_nothing_changed(server: LiveServer) ->
     line = (server.run_folder / "metrics.jsonl").read_text().splitlines()[-1]
     with (server.run_folder / "metrics.jsonl").open("a") as file:
         file.write(line.replace('"round": 3', '"round": 4').replace("0.8", "0.95") + "\n")
-    fresh = ask(server, "/page", **{"If-None-Match": tag})
-    assert fresh.status == 200
-    assert "95.00%" in fresh.read().decode()
+    newer = ask(server, "/page", **{"If-None-Match": tag})
+    assert newer.status == 200
+    assert "95.00%" in newer.read().decode()
 
 
 def test_it_survives_a_restart_of_the_run(server: LiveServer) -> None:

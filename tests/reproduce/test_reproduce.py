@@ -16,8 +16,8 @@ from fedstill.runs.metrics import RoundMetrics
 from tests.reproduce.test_recipes import recipe_of
 
 
-class Told:
-    """Remembers what it was told; may interrupt the first run after its first round."""
+class Recorder:
+    """Records what is reported; may interrupt the first run after its first round."""
 
     def __init__(self, interrupt: bool = False) -> None:
         self.lines: list[tuple[Any, ...]] = []
@@ -38,31 +38,31 @@ class _Stop(Observer):
 
 @pytest.fixture
 def recipe() -> Recipe:
-    quick = {"settings": {"rounds": 2, "clients": 2, "engine": {"workers": 1}}}
+    fast = {"settings": {"rounds": 2, "clients": 2, "engine": {"workers": 1}}}
     rows = {"A": {"method": "fedavg"}, "B": {"method": {"name": "fedprox", "mu": -1.0}}}
     found: Recipe = recipe_of(
         methods={},
         rows=rows,
         columns={"x": {}},
         published={"A": {"x": 50.0}, "B": {"x": 60.0}},
-        scales={"cpu": quick},
+        scales={"cpu": fast},
     )
     return found
 
 
-def test_ours_stand_beside_theirs_and_a_failed_cell_says_why(
+def test_ours_are_compared_with_theirs_and_a_failed_cell_says_why(
     recipe: Recipe, tmp_path: Path
 ) -> None:
-    told = Told()
-    good, bad = reproduce(recipe, "cpu", 2, tmp_path, {}, told)
+    recorder = Recorder()
+    good, bad = reproduce(recipe, "cpu", 2, tmp_path, {}, recorder)
     assert len(good.values) == 2
     assert good.mean is not None
     assert good.difference == pytest.approx(sum(good.values) / 2 - 50)
     assert good.values[0] != good.values[1]  # the seeds differ
     assert bad.mean is None
     assert "method.mu" in bad.failures[0]
-    assert [line[:2] for line in told.lines[:2]] == [(1, 4), (2, 4)]
-    assert told.lines[2][0] == "B, x, seed 0"
+    assert [line[:2] for line in recorder.lines[:2]] == [(1, 4), (2, 4)]
+    assert recorder.lines[2][0] == "B, x, seed 0"
     head, rows = results(recipe, "cpu", [good, bad])
     assert rows[0][2] == "50.00"
     assert float(rows[0][4]) == pytest.approx(good.difference, abs=0.01)
@@ -74,20 +74,20 @@ def test_what_is_done_is_not_run_again_and_what_was_stopped_goes_on(
     recipe: Recipe, tmp_path: Path
 ) -> None:
     with pytest.raises(Interrupted):
-        reproduce(recipe, "cpu", 1, tmp_path, {}, Told(interrupt=True))
+        reproduce(recipe, "cpu", 1, tmp_path, {}, Recorder(interrupt=True))
     summary = tmp_path / "a--x" / "seed-0" / "summary.json"
     assert json.loads(summary.read_text())["rounds_done"] == 1
-    first = reproduce(recipe, "cpu", 1, tmp_path, {}, Told())[0]
+    first = reproduce(recipe, "cpu", 1, tmp_path, {}, Recorder())[0]
     assert json.loads(summary.read_text())["rounds_done"] == 2
-    told = Told(interrupt=True)  # would stop a run, if there were one
-    assert reproduce(recipe, "cpu", 1, tmp_path, {}, told)[0].values == first.values
-    assert told.lines[0] == (1, 2, "A, x", True)
-    other = reproduce(recipe, "cpu", 1, tmp_path, {"method": {"batch_size": 3}}, Told())[0]
+    recorder = Recorder(interrupt=True)  # would stop a run, if there were one
+    assert reproduce(recipe, "cpu", 1, tmp_path, {}, recorder)[0].values == first.values
+    assert recorder.lines[0] == (1, 2, "A, x", True)
+    other = reproduce(recipe, "cpu", 1, tmp_path, {"method": {"batch_size": 3}}, Recorder())[0]
     assert "was run with other settings (method.batch_size)" in other.failures[0]
 
 
 def test_measures(recipe: Recipe, tmp_path: Path) -> None:
-    reproduce(recipe, "cpu", 1, tmp_path, {}, Told())
+    reproduce(recipe, "cpu", 1, tmp_path, {}, Recorder())
     from fedstill.runs.folder import RunFolder
 
     summary = RunFolder(tmp_path / "a--x" / "seed-0").read_summary()
@@ -95,13 +95,13 @@ def test_measures(recipe: Recipe, tmp_path: Path) -> None:
     assert measured(summary, "accuracy") == 100 * summary.accuracy
     assert measured(summary, "floats") == summary.up_bytes / 2 / 4
     with pytest.raises(RequestError, match="--seeds 0"):
-        reproduce(recipe, "cpu", 0, tmp_path, {}, Told())
+        reproduce(recipe, "cpu", 0, tmp_path, {}, Recorder())
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["reproduce", "feddm-real", "--json"]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    arguments = ["reproduce", "feddm-real", "--json"]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0
     outcome = json.loads(done.stdout.splitlines()[-1])
     assert [o["row"] for o in outcome] == ["REAL", "FedDM"]
@@ -110,7 +110,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         json.loads((tmp_path / "reproductions/feddm-real/smoke/results.json").read_text())
         == outcome
     )
-    again = CliRunner().invoke(app, words, catch_exceptions=False)
+    again = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert "(done before)" in again.stderr
     with pytest.raises(RequestError, match="did you mean 'smoke'"):
         CliRunner().invoke(
@@ -120,8 +120,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_part_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["reproduce", "feddm-real", "--row", "REAL", "--json"]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    arguments = ["reproduce", "feddm-real", "--row", "REAL", "--json"]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert [o["row"] for o in json.loads(done.stdout.splitlines()[-1])] == ["REAL"]
     # The files of the whole table are left alone.
     folder = tmp_path / "reproductions/feddm-real/smoke"
@@ -144,15 +144,15 @@ def test_a_part_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_failed_cell_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["reproduce", "feddm-real", "--set", "clients=100000"]
+    arguments = ["reproduce", "feddm-real", "--set", "clients=100000"]
     with pytest.raises(RunError, match="2 of 2 cells"):
-        CliRunner().invoke(app, words, catch_exceptions=False)
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert "100000" in (tmp_path / "reproductions/feddm-real/smoke/results.md").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_runs_at_scale_smoke(name: str, tmp_path: Path) -> None:
-    outcomes = reproduce(load_recipe(name), "smoke", 1, tmp_path, {}, Told())
+    outcomes = reproduce(load_recipe(name), "smoke", 1, tmp_path, {}, Recorder())
     assert [o.failures for o in outcomes] == [()] * len(outcomes)
     assert all(o.mean is not None for o in outcomes)

@@ -9,9 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedstill.draw.privacy import epsilon_figure
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
-from fedstill.privacy.budget import Choice, Plan, by_round, choices, figure
+from fedstill.privacy.budget import Choice, Plan, by_round, choices
 
 
 def privacy_command(
@@ -63,8 +64,9 @@ def privacy_command(
         answer["choices"] = msgspec.to_builtins(table)
         console.print(_choices_table(table))
     if out is not None:
-        title = f"sigma {noise:.4g}, q {q:g}, {accesses} accesses a round, delta {delta:g}"
-        write_atomically(out, figure(points, f"epsilon: {title} ({accountant})").encode())
+        title = f"sigma {noise:.4g}, q {q:g}, {accesses} accesses per round, delta {delta:g}"
+        picture = epsilon_figure(points, f"epsilon: {title} ({accountant})")
+        write_atomically(out, picture.encode())
         console.print(f"picture: {out}", markup=False, soft_wrap=True)
     if json:
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")

@@ -4,18 +4,14 @@ from fedstill.data.arrays import arrays
 from fedstill.data.cache import cache_folder
 from fedstill.data.corrupt import CorruptSettings, mislabelled
 from fedstill.data.dataset import Dataset
-from fedstill.data.node_data import load_own
-from fedstill.data.partition.assign import Partition, partition
-from fedstill.data.partition.skew import describe
-from fedstill.data.partition.spec import (
-    Classes,
-    Dirichlet,
-    Iid,
-    Natural,
-    Nodes,
-    PartitionSpec,
-    Quantity,
+from fedstill.data.node_data import load_node_data
+from fedstill.data.partition import (
+    RULES,
+    Partition,
+    PartitionRule,
+    describe,
     parse_partition,
+    partition,
 )
 from fedstill.data.sources import SOURCES, DataSettings, Source, load
 from fedstill.data.vocabulary import CHARACTERS
@@ -23,18 +19,13 @@ from fedstill.records import Records, Scaling, Split
 
 __all__ = [
     "CHARACTERS",
+    "RULES",
     "SOURCES",
-    "Classes",
     "CorruptSettings",
     "DataSettings",
     "Dataset",
-    "Dirichlet",
-    "Iid",
-    "Natural",
-    "Nodes",
     "Partition",
-    "PartitionSpec",
-    "Quantity",
+    "PartitionRule",
     "Records",
     "Scaling",
     "Source",
@@ -43,7 +34,7 @@ __all__ = [
     "cache_folder",
     "describe",
     "load",
-    "load_own",
+    "load_node_data",
     "mislabelled",
     "parse_partition",
     "partition",

@@ -66,7 +66,7 @@ def decode_arrays(
     clients: ArrayLike | None = None,
     image_size: int | None = None,
 ) -> Decoded:
-    """Arrays checked and brought into the one form; ``place`` names them in messages."""
+    """Arrays checked and converted to the common form; ``place`` names them in messages."""
     inputs = {
         "train": _inputs(x_train, f"{place}, x_train", image_size),
         "test": _inputs(x_test, f"{place}, x_test", image_size),
@@ -178,7 +178,7 @@ def _inputs(values: ArrayLike, place: str, image_size: int | None) -> NDArray[An
 
 
 def _owned(x: NDArray[Any], values: ArrayLike) -> NDArray[Any]:
-    """Contiguous, and not the caller's own memory: later changes there must not reach a run."""
+    """Contiguous, and not the caller's memory: later changes there must not reach a run."""
     x = np.ascontiguousarray(x)
     return x.copy() if np.shares_memory(x, _array(values)) else x
 
@@ -191,7 +191,7 @@ def _checked_numbers(x: NDArray[Any], place: str) -> NDArray[Any]:
         x = x.astype(np.float32)
         bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))
         if len(bad):
-            raise RequestError(f"{place}[{bad[0]}]: holds NaN or infinity; mend or remove it")
+            raise RequestError(f"{place}[{bad[0]}]: holds NaN or infinity; fix or remove it")
         return x
     if np.issubdtype(x.dtype, np.integer):
         if x.ndim == 2:
@@ -210,7 +210,7 @@ def _labels(values: ArrayLike, records: int, place: str, split: str) -> NDArray[
     if y.shape != (records,):
         raise RequestError(
             f"{place}: x_{split} holds {records} records but y_{split} has shape {y.shape}; "
-            "give one label a record"
+            "give one label per record"
         )
     if not (np.issubdtype(y.dtype, np.integer) or y.dtype == np.bool_):
         raise RequestError(f"{place}, y_{split}: holds {y.dtype}; give class numbers 0, 1, ...")

@@ -28,8 +28,8 @@ def cache_folder() -> Path:
 
     Without any of them (a container's nameless user) a folder that cannot be made: no cache.
     """
-    if own := os.environ.get("FEDSTILL_CACHE"):
-        return Path(own)
+    if chosen := os.environ.get("FEDSTILL_CACHE"):
+        return Path(chosen)
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared) / "fedstill"
     try:
@@ -100,7 +100,7 @@ def _read(path: Path) -> tuple[Decoded, str] | None:
             class_names=tuple(metadata["class_names"]),
             group_names=tuple(metadata["group_names"]),
         )
-        # Hashing runs at a gigabyte a second or more: cheap beside training on flipped bits.
+        # Hashing runs at a gigabyte per second or more: cheap beside training on flipped bits.
         fingerprint = decoded.fingerprint()
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError):
         return None

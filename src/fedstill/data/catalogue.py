@@ -58,7 +58,7 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             "digit-domains",
-            "the same in five guises of 16x16 pixels, one client each, built in",
+            "the same in five variants of 16x16 pixels, one client each, built in",
             None,
             digit_domains.SCALING,
             partition="natural",

@@ -2,7 +2,7 @@
 
 A share of a client's training records gets the label that one fixed permutation gives for the
 right one. The permutation is the same everywhere and leaves no class in its place, as in DistDD's
-experiments. Records are dealt out by their right labels first. The test split is not an argument
+experiments. Records are partitioned by their right labels first. The test split is not an argument
 here, so it cannot be touched.
 """
 
@@ -45,7 +45,7 @@ def derangement(classes: int, rng: Rng) -> Tensor:
 def mislabelled(
     labels: Tensor, partition: Partition, classes: int, settings: CorruptSettings, rng: Rng
 ) -> Tensor:
-    """The labels with the wished share of them wrong, client by client, to the nearest record.
+    """The labels with the requested share of them wrong, client by client, to the nearest record.
 
     Pass the run's ``Rng(seed).at("corrupt")``. Which records of a client are hit depends on that
     client alone; a larger share hits those of a smaller one and more.
@@ -56,9 +56,9 @@ def mislabelled(
     wrong = derangement(classes, rng.at("permutation")).to(labels.dtype)
     changed = labels.clone()
     for client in clients:
-        own = partition.index(client)
-        order = torch.randperm(len(own), generator=rng.at("client", client).torch())
-        hit = own[order[: round(settings.share * len(own))]]
+        held = partition.index(client)
+        order = torch.randperm(len(held), generator=rng.at("client", client).torch())
+        hit = held[order[: round(settings.share * len(held))]]
         changed[hit] = wrong[labels[hit].long()]
     return changed
 

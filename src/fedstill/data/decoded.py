@@ -43,6 +43,6 @@ class Decoded:
         shapes = [(name, str(t.dtype), list(t.shape)) for name, t in tensors.items()]
         digest.update(json.dumps([shapes, self.class_names, self.group_names]).encode())
         for tensor in tensors.values():
-            # A view, not a copy: the images may be mapped from disk and larger than wished.
+            # A view, not a copy: the images may be mapped from disk and larger than memory.
             digest.update(tensor.contiguous().view(-1).numpy().data)
         return digest.hexdigest()

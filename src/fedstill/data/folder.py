@@ -1,4 +1,4 @@
-"""Image folders: a folder a class, with or without a test split of their own.
+"""Image folders: one folder per class, with or without a test split.
 
 ``train/<class>/*`` and ``test/<class>/*`` is taken as it is. A flat ``<class>/*`` has no test
 split, so every fifth file of each class, in sorted order, becomes a test record: the same
@@ -93,7 +93,7 @@ def _checked(
             raise RequestError(f"{folder}: class '{name}' has no training images; remove it")
     if not test:
         raise RequestError(
-            f"{folder}: no test images; add test/<class>/* or at least five images a class"
+            f"{folder}: no test images; add test/<class>/* or at least five images per class"
         )
     return ImageFolder(names, train, test)
 

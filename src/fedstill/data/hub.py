@@ -10,7 +10,7 @@ from urllib.request import getproxies
 
 import pyarrow as pa
 
-from fedstill.data.parquet import Table
+from fedstill.data.rows import Table
 from fedstill.errors import RequestError
 
 # Some data sets call their held-out part otherwise; the first name that exists is taken.
@@ -43,7 +43,7 @@ def open_hub(
             f"pip install 'fedstill[hub]', or give {local}"
         ) from error
     try:
-        # No partitioners: partitions are ours (see partition.py). Unshuffled: the order of the
+        # No partitioners: partitions are ours (partition/rules.py). Unshuffled: the order of the
         # records is part of the fingerprint.
         part = {} if subset is None else {"subset": subset}
         federated = FederatedDataset(dataset=hub_id, partitioners={}, shuffle=False, **part)

@@ -14,12 +14,12 @@ from PIL import Image
 from fedstill.errors import RequestError
 
 Bytes = NDArray[np.uint8]
-Encoded = bytes | Path | None  # the contents of an image file, its path, or a hole in the data
+Encoded = bytes | Path | None  # the contents of an image file, its path, or nothing
 
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 _GREY = ("1", "L", *_SIXTEEN_BIT)
-_CHUNK = 256  # images a task: large enough that handing out tasks costs nothing
-# Pillow lets go of the interpreter only while it decompresses. Measured on two cores, a second
+_CHUNK = 256  # images per task: large enough that scheduling costs nothing
+# Pillow releases the interpreter lock only while it decompresses. Measured on two cores, a second
 # thread doubles the time of 28x28 images, breaks even here and halves that of larger ones.
 _WORTH_THREADS = 64 * 64
 

@@ -23,7 +23,7 @@ def check_labels(labels: NDArray[np.int64], classes: int, where: Where) -> Tenso
         row = int(wrong[0])
         raise RequestError(
             f"{where(row)}: label {labels[row]} is out of range for {classes} classes "
-            f"(0..{classes - 1}); mend the label, or name another column in data.label_column"
+            f"(0..{classes - 1}); fix the label, or name another column in data.label_column"
         )
     return torch.from_numpy(np.ascontiguousarray(labels))
 

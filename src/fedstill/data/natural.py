@@ -1,4 +1,4 @@
-"""Data whose records have owners of their own: writers, speakers, domains."""
+"""Data whose records have natural owners: writers, speakers, domains."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def hold_out(split: Split) -> tuple[Split, Split]:
 
 
 def keep_domains(decoded: Decoded, domains: Sequence[str], place: str) -> Decoded:
-    """Only the records of these owners, who are numbered anew in the order of their names."""
+    """Only the records of these owners, renumbered in the order of their names."""
     names = decoded.group_names
     check_domains(domains, names, place)
     chosen = [number for number, name in enumerate(names) if name in domains]

@@ -1,7 +1,7 @@
-"""A node's own records: training data in any of the usual forms, fitted to a task that is given.
+"""A node's records: training data in any of the usual forms, fitted to the given task.
 
 What the task says is public and fixed (shape, names of the classes); a node may hold few of the
-classes, and needs no test split. Records that do not fit are refused in words.
+classes, and needs no test split. Records that do not fit are refused with the reason.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,13 +48,13 @@ class _Form:
         return split
 
 
-def load_own(
+def load_node_data(
     path: Path, settings: DataSettings, shape: tuple[int, ...], class_names: tuple[str, ...]
 ) -> Split:
     """All training records at ``path``, as this task needs them.
 
     An ``.npz`` file with x_train and y_train, a folder with train.parquet (or its shards), or a
-    folder of images a class (there, or in train/).
+    folder with one folder of images per class (there, or in train/).
     """
     path = path.expanduser()
     form = _Form(shape, class_names)
@@ -73,7 +73,7 @@ def load_own(
             return form.check(_cached(path, files, form, settings, _from_images), path)
     except OSError as error:
         raise RequestError(f"{path}: {error.strerror or error}") from error
-    raise RequestError(f"{path}: neither train.parquet, nor a folder of images a class")
+    raise RequestError(f"{path}: neither train.parquet, nor one folder of images per class")
 
 
 _Decode = Callable[[Sequence[Path], _Form, DataSettings], Split]
@@ -97,13 +97,15 @@ def _cached(
 
 
 def _from_parquet(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
-    from fedstill.data import parquet  # here: pyarrow is slow to import for a cache hit
+    # Here: pyarrow is slow to import for a cache hit.
+    from fedstill.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS
+    from fedstill.data.rows import Rows, parquet_table
 
-    rows = parquet.Rows([parquet.parquet_table(file) for file in files])
-    label = rows.find(settings.label_column, parquet.LABEL_COLUMNS, "data.label_column")
-    image = rows.find(settings.image_column, parquet.IMAGE_COLUMNS, "data.image_column")
+    rows = Rows([parquet_table(file) for file in files])
+    label = rows.find(settings.label_column, LABEL_COLUMNS, "data.label_column")
+    image = rows.find(settings.image_column, IMAGE_COLUMNS, "data.image_column")
     first = ImageForm.of_first(rows.first_image(image), settings.image_size, rows.where(0))
-    return Split(rows.images(image, first), _labels(rows.labels(label), form, rows.where))
+    return Split(rows.images(image, first), _labels(rows.names_or_numbers(label), form, rows.where))
 
 
 def _labels(

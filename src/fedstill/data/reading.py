@@ -12,7 +12,7 @@ from fedstill.data.vocabulary import Vocabulary, find_vocabulary
 from fedstill.errors import RequestError
 
 if TYPE_CHECKING:
-    from fedstill.data.parquet import Table
+    from fedstill.data.rows import Table
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class DataSettings:
     ``name`` is a known name, ``hub:OWNER/NAME``, or the path of a folder, ``.npz`` or ``.txt``
     file. ``image_size`` resizes every image to that square; without it all must have one size.
     ``text_column`` says that a table holds texts, not images; ``vocabulary`` is "characters" or
-    a file of words, one a line; ``sequence_length`` is the number of tokens in a record.
+    a file of words, one per line; ``sequence_length`` is the number of tokens in a record.
     ``domains`` keeps only the records of these owners.
     """
 
@@ -42,7 +42,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class Reading:
-    """The settings with everything that the data set's own entry decides."""
+    """The settings with everything that the data set's entry decides."""
 
     image_column: str | None
     label_column: str | None
@@ -90,9 +90,9 @@ class Reading:
 
     def tables(self, train: "Sequence[Table]", test: "Sequence[Table]", place: str) -> Decoded:
         """Records from the tables of both splits."""
-        from fedstill.data import parquet  # here: pyarrow is slow to import for a cache hit
+        from fedstill.data import columns  # here: pyarrow is slow to import for a cache hit
 
-        columns = parquet.Columns(
+        names = columns.Columns(
             self.image_column,
             self.label_column,
             self.client_column,
@@ -100,8 +100,8 @@ class Reading:
             self.owners,
         )
         if self.vocabulary is None:
-            return parquet.decode_tables(train, test, columns, self.image_size, self.channels)
-        texts = parquet.text_tables(train, test, columns)
+            return columns.decode_tables(train, test, names, self.image_size, self.channels)
+        texts = columns.text_tables(train, test, names)
         return decode_texts(*texts, self.vocabulary, self.length, place)
 
     def plays(self, path: Path) -> Decoded:

@@ -14,7 +14,7 @@ def choose_scaling(
     channels: int,
     place: str,
 ) -> Scaling:
-    """The user's constants, else the data set's own, else 0.5 for unknown data.
+    """The user's constants, else those of the data set, else 0.5 for unknown data.
 
     Unknown data get 0.5 / 0.5 (bytes land in -1..1) and never constants computed from them:
     a mean over private records is a release of them, made before any budget is counted.
@@ -38,7 +38,7 @@ def choose_scaling(
         if len(values) != channels:
             raise RequestError(
                 f"data.{key} has {len(values)} numbers but {place} has {channels} channels; "
-                "give one a channel"
+                "give one per channel"
             )
         if not all(math.isfinite(value) for value in values):
             raise RequestError(f"data.{key} = {list(values)}: must be finite numbers")

@@ -73,7 +73,7 @@ def _find(
     if source is not None and source.hub is not None and settings.dir is None:
         return name, *_from_hub(source.hub, name, name, reading, cache_dir)
     path = _find_local(settings)
-    full = path.resolve()  # "." has no name of its own
+    full = path.resolve()  # "." has no name
     if source is None:
         name = full.stem if full.is_file() else full.name
     return name, *_from_path(path, name, settings, reading, cache_dir)
@@ -118,7 +118,7 @@ def _from_parts(
     names = [part.domain for part in source.parts]
     wanted = names if settings.domains is None else list(settings.domains)
     check_domains(wanted, names, source.name)
-    _refuse_columns(settings, f"{source.name} has a folder a domain and")
+    _refuse_columns(settings, f"{source.name} has one folder per domain and")
     chosen = [part for part in source.parts if part.domain in wanted]
     parts = [_part(source, part, settings, reading.of_part(), cache_dir)[0] for part in chosen]
     decoded = join(parts, [part.domain for part in chosen])
@@ -192,13 +192,13 @@ def _from_path(
     plain = path if path.is_file() else path / PLAIN_TEXT
     if reading.vocabulary and plain.is_file() and not parquet_files(path, "train"):
         _refuse_columns(settings, f"{plain} is a plain text and has")
-        decoded = reading.plays(plain)  # quick to read: it needs no cache
+        decoded = reading.plays(plain)  # fast to read: it needs no cache
         return decoded, decoded.fingerprint()
     if path.is_file():
         if path.suffix != ".npz":
             raise RequestError(
                 f"{path}: not an .npz file nor a .txt file; other data come as a folder with "
-                "train.parquet and test.parquet, or with a folder of images a class"
+                "train.parquet and test.parquet, or with one folder of images per class"
             )
         decoded = read_npz(path, settings.client_column, size)
         return decoded, decoded.fingerprint()
@@ -206,11 +206,11 @@ def _from_path(
     if train and (test or not reading.needs_test):
 
         def decode() -> Decoded:
-            from fedstill.data import parquet  # here: pyarrow is slow to import for a cache hit
+            from fedstill.data.rows import parquet_table  # here: pyarrow is slow to import
 
             return reading.tables(
-                [parquet.parquet_table(file) for file in train],
-                [parquet.parquet_table(file) for file in test],
+                [parquet_table(file) for file in train],
+                [parquet_table(file) for file in test],
                 str(path),
             )
 
@@ -223,7 +223,9 @@ def _from_path(
     missing = [str(path / f"{s}.parquet") for s, f in (("train", train), ("test", test)) if not f]
     if reading.vocabulary is not None:
         raise RequestError(f"{path}: neither {PLAIN_TEXT} nor train.parquet is there")
-    raise RequestError(f"{path}: {' and '.join(missing)} not found, nor a folder of images a class")
+    raise RequestError(
+        f"{path}: {' and '.join(missing)} not found, nor one folder of images per class"
+    )
 
 
 def _from_hub(

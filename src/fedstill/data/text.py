@@ -26,7 +26,7 @@ from fedstill.records import Split
 TEXT_COLUMNS = ("text", "content", "body", "x")
 NEXT_COLUMN = "y"  # in LEAF's Shakespeare: the character that follows the window ``x``
 _HELD_OUT = 5  # one window in five
-_SPEAKER = re.compile(r"\S[^\n:]{0,60}:")  # a line of its own before a speech
+_SPEAKER = re.compile(r"\S[^\n:]{0,60}:")  # a line by itself before a speech
 
 Texts = Mapping[str, str]  # by owner
 
@@ -35,7 +35,7 @@ def read_plays(path: Path) -> dict[str, str]:
     """A plain text by speaker; a text without speakers is one nameless owner's.
 
     A speech is a paragraph whose first line is the speaker and a colon; a paragraph without such
-    a line goes on with the speech before it.
+    a line continues the speech before it.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ def join_posts(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
 def join_windows(rows: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     """LEAF's rows of owner, window and next character, the texts put together again.
 
-    There the window moves on by one character a row. Used as they are, the rows would hold every
+    There the window moves by one character per row. Used as they are, the rows would hold every
     character eighty times, on both sides of any split.
     """
     parts: dict[str, list[str]] = {}
@@ -79,7 +79,8 @@ def join_windows(rows: Iterable[tuple[str, str, str]]) -> dict[str, str]:
 def decode_texts(
     train: Texts, test: Texts | None, vocabulary: Vocabulary, length: int, place: str
 ) -> Decoded:
-    """Both splits as records. An owner with too little text is left out, and their number said."""
+    """Both splits as records. An owner with too little text is left out, and a warning says how
+    many are."""
     windows = {who: _windows(vocabulary.encode(text), length) for who, text in train.items()}
     owners = sorted(who for who, found in windows.items() if len(found))
     if not owners:

@@ -1,6 +1,6 @@
 """Vocabularies: lists of tokens that are public and fixed before any client's text is seen.
 
-A list made from the clients' own texts would tell who writes which rare word, before any budget
+A list made from the clients' texts would reveal who writes which rare word, before any budget
 is counted. So there are two kinds only: the printable ASCII characters, and a file that the user
 states to be public (a dictionary, the most frequent words of a published corpus).
 """
@@ -76,7 +76,7 @@ def split_words(text: str) -> list[str]:
 
 
 def find_vocabulary(name: str | None) -> Vocabulary:
-    """The built-in characters, or the words in a file, one a line."""
+    """The built-in characters, or the words in a file, one per line."""
     if name is None or name == CHARACTERS:
         printable = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
         return Vocabulary((_OTHER, *printable), words=False)
@@ -99,12 +99,14 @@ def _from_lines(path: Path, lines: list[str]) -> Vocabulary:
         if not words:
             raise RequestError(f"{where}: an empty vocabulary entry; remove the line")
         if words != [line.strip().lower().replace("\u2019", "'")]:
-            raise RequestError(f"{where}: '{line.strip()}' is not one word; write one a line")
+            raise RequestError(f"{where}: '{line.strip()}' is not one word; write one per line")
         if words[0] in numbers:
             raise RequestError(
                 f"{where}: '{words[0]}' is in line {numbers[words[0]]} already; remove one"
             )
         numbers[words[0]] = number
     if not numbers:
-        raise RequestError(f"data.vocabulary = '{path}': the file is empty; write one word a line")
+        raise RequestError(
+            f"data.vocabulary = '{path}': the file is empty; write one word per line"
+        )
     return Vocabulary((_OTHER, *numbers), words=True)

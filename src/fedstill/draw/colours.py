@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 Colour = tuple[int, int, int]
 
-NOTHING: Colour = (241, 244, 248)  # an empty cell: there, but quiet
+NOTHING: Colour = (241, 244, 248)  # an empty cell: visible, but pale
 # Evenly falling lightness, so that it also reads in grey and for colour-blind eyes.
 _STOPS = np.array(
     [

@@ -1,4 +1,4 @@
-"""Numbers in words, the same on the terminal and on pages."""
+"""Numbers as text, the same on the terminal and on pages."""
 
 
 def in_bytes(number: float) -> str:

@@ -80,7 +80,7 @@ def partition_picture(
 
 
 def _rows(table: Counts) -> tuple[NDArray[np.float64], int]:
-    """A row a client; thousands of them are averaged in equal bunches."""
+    """One row per client; thousands of them are averaged in groups of equal size."""
     per_row = -(-len(table) // _MOST_ROWS)
     starts = np.arange(0, len(table), per_row)
     sums = np.add.reduceat(table, starts, axis=0).astype(np.float64)

@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fedstill.draw.colours import Colour
 
-SCALE = 2  # pixels a point: sharp on dense screens
+SCALE = 2  # pixels per point: sharp on dense screens
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
@@ -67,7 +67,7 @@ class Pen:
 
 @functools.cache
 def _font(size: float) -> Font:
-    # Pillow's own font: the same picture on every machine, whatever is installed there.
+    # Pillow's built-in font: the same picture on every machine, whatever is installed there.
     return ImageFont.load_default(size * SCALE)
 
 

@@ -36,12 +36,12 @@ def samples_picture(data: Dataset, path_png: Path) -> None:
         y = _MARGIN + _HEAD + row * (_SIDE + _GAP)
         pen.text(_MARGIN + room - 10, y + _SIDE / 2, name, 12, _INK, "rm")
         for column in range(len(classes)):
-            own = data.train.labels == column
+            chosen = data.train.labels == column
             if groups is not None:
-                own = own & (groups == row)
-            if bool(own.any()):
+                chosen = chosen & (groups == row)
+            if bool(chosen.any()):
                 x = _MARGIN + room + column * (_SIDE + _GAP)
-                tile = _tile(data.train.inputs[int(own.nonzero()[0, 0])])
+                tile = _tile(data.train.inputs[int(chosen.nonzero()[0, 0])])
                 image.paste(tile, (round(x * SCALE), round(y * SCALE)))
     with replacing(path_png) as temporary:
         image.save(temporary, format="PNG", optimize=True)

@@ -1,9 +1,9 @@
 """Pictures of synthetic sets: what ``fedstill show RUN`` writes.
 
-For every client and round a sheet with a row a class, twice: *clipped* (the scaling undone, values
-outside 0..1 cut off: what the pixels mean) and *stretched* (each image from its own darkest to its
-own brightest value: what the pixels hide). For every round an overview: classes down, clients
-across, one image of each. A set that the server distilled alone is its own overview.
+For every client and round a sheet with one row per class, twice: *clipped* (the scaling undone,
+values outside 0..1 cut off: what the pixels mean) and *stretched* (each image from its darkest to
+its brightest value: what the pixels hide). For every round an overview: classes down, clients
+across, one image of each. A set that only the server distilled needs none.
 """
 
 from collections.abc import Callable, Sequence
@@ -90,14 +90,14 @@ def draw_round(stored: StoredSet, out: Path) -> list[Path]:
 
 def _client(stored: StoredSet, client: int) -> _Sheet:
     metadata, labels = stored.metadata, stored.classes
-    own = stored.clients == client
-    held: list[int] = labels[own].unique().tolist()
+    sent = stored.clients == client
+    held: list[int] = labels[sent].unique().tolist()
     cells = [
-        (own & (labels == label)).nonzero().flatten().tolist()[:_MOST_ACROSS] for label in held
+        (sent & (labels == label)).nonzero().flatten().tolist()[:_MOST_ACROSS] for label in held
     ]
     return _Sheet(
         f"{_owner(client)}, round {metadata.round}",
-        f"{metadata.method} on {metadata.data}: {int(own.sum())} images, {len(held)} classes",
+        f"{metadata.method} on {metadata.data}: {int(sent.sum())} images, {len(held)} classes",
         [metadata.class_names[label] for label in held],
         cells,
     )
@@ -135,8 +135,8 @@ def _drawn(stored: StoredSet, sheet: _Sheet) -> Image.Image:
     beside = 2 * panel <= 2 * _WIDEST_PANEL
     steps = (panel + 28.0, 0.0) if beside else (0.0, height + 20.0)
     content = panel + steps[0]
-    words = max(text_width(sheet.title, 17) + 8, text_width(sheet.subtitle, 11))
-    width = 2 * _MARGIN + max(content, words)
+    heading = max(text_width(sheet.title, 17) + 8, text_width(sheet.subtitle, 11))
+    width = 2 * _MARGIN + max(content, heading)
     total = _MARGIN + _HEAD + height + steps[1] + _MARGIN
     image = Image.new("RGB", (round(width * SCALE), round(total * SCALE)), _PAPER)
     pen = Pen(ImageDraw.Draw(image))

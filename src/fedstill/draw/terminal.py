@@ -1,4 +1,4 @@
-"""A partition as a table in the terminal: a coloured cell a class, a bar a client."""
+"""A partition as a table in the terminal: one coloured cell per class, one bar per client."""
 
 from collections.abc import Sequence
 
@@ -32,8 +32,8 @@ def partition_table(
     view = Table(
         title=title or "Who holds what",
         caption=(
-            f"{skew['records']:,} {unit}, {skew['records_min']:,} to {skew['records_max']:,} a "
-            f"client, {skew['classes_min']} to {skew['classes_max']} classes a client;\n"
+            f"{skew['records']:,} {unit}, {skew['records_min']:,} to {skew['records_max']:,} per "
+            f"client, {skew['classes_min']} to {skew['classes_max']} classes per client;\n"
             f"label entropy {skew['label_entropy']:.2f} of {skew['label_entropy_all']:.2f} bits"
         ),
         title_justify="left",
@@ -45,8 +45,8 @@ def partition_table(
         header_style="bold",
     )
     view.add_column("client", justify="right", no_wrap=True)
-    wide = len(class_names) <= _MOST_COLUMNS
-    if wide:
+    by_name = len(class_names) <= _MOST_COLUMNS
+    if by_name:
         for name in class_names:
             view.add_column(Text(_shortened(name, len(class_names))), justify="right", no_wrap=True)
     else:
@@ -54,7 +54,7 @@ def partition_table(
     view.add_column(f" {unit}", justify="right", no_wrap=True)
     view.add_column("", no_wrap=True)
     # Shades are relative to the whole table, also where rows are left out.
-    cells = strength((table if wide else _strips(table)).astype(np.float64))
+    cells = strength((table if by_name else _strips(table)).astype(np.float64))
     sizes = table.sum(axis=1)
     for client in _shown(len(table)):
         if client is None:
@@ -62,7 +62,7 @@ def partition_table(
             blanks = [""] * (len(view.columns) - 3)
             view.add_row("⋮", *blanks, "⋮", Text(f" {left_out:,} left out", style="dim"))
             continue
-        if wide:
+        if by_name:
             pairs = zip(table[client], cells[client], strict=True)
             middle = [_cell(int(count), float(level)) for count, level in pairs]
         else:

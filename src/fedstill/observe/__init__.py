@@ -1,1 +1,1 @@
-"""Who watches a run: observers, progress on a terminal, trackers."""
+"""What follows a run: observers, progress on a terminal, trackers."""

@@ -1,4 +1,4 @@
-"""What a run reports to whoever is watching. The default observer does nothing."""
+"""What a run reports while it runs. The default observer does nothing."""
 
 from pathlib import Path
 
@@ -33,4 +33,4 @@ class Observer:
         """The run has ended; ``summary.status`` says how."""
 
     def stop(self) -> None:
-        """No more calls will come, however the run ended: give the terminal back."""
+        """No more calls will come, however the run ended: release the terminal."""

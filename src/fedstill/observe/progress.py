@@ -12,7 +12,7 @@ from fedstill.runs.metrics import RoundMetrics, Summary
 
 
 class ProgressConsole(Console):
-    """A console that falls silent when nobody reads it any more: the run itself goes on."""
+    """A console that falls silent when nobody reads it any more: the run itself continues."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -28,7 +28,7 @@ def title(summary: Summary) -> str:
 
 def round_line(metrics: RoundMetrics, rounds: int, left: float) -> str:
     """A round in one line."""
-    words = [
+    parts = [
         f"round {metrics.round}/{rounds}",
         f"accuracy {in_percent(metrics.accuracy)}",
         f"loss {metrics.loss:.4f}" if metrics.loss is not None else "loss -",
@@ -36,15 +36,15 @@ def round_line(metrics: RoundMetrics, rounds: int, left: float) -> str:
         f"down {in_bytes(metrics.down_bytes)}",
     ]
     if metrics.epsilon is not None:
-        words.append(f"epsilon {metrics.epsilon:.2f}")
+        parts.append(f"epsilon {metrics.epsilon:.2f}")
     if metrics.failed:
-        words.append(f"failed {len(metrics.failed)}")
-    words += [f"{metrics.seconds:.1f} s", f"left {in_time(left)}"]
-    return "  ".join(words)
+        parts.append(f"failed {len(metrics.failed)}")
+    parts += [f"{metrics.seconds:.1f} s", f"left {in_time(left)}"]
+    return "  ".join(parts)
 
 
 class PlainProgress(Observer):
-    """A line a round: for files, pipes and logs."""
+    """One line per round: for files, pipes and logs."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -59,7 +59,7 @@ class PlainProgress(Observer):
         self._say(title(summary))
         if summary.privacy is not None:
             self._say(f"privacy: {summary.privacy}")
-        self._say(f"run folder {folder}" + (f", going on after round {done}" if done else ""))
+        self._say(f"run folder {folder}" + (f", resumed after round {done}" if done else ""))
 
     def note(self, text: str) -> None:
         self._say(f"note: {text}")
@@ -138,16 +138,16 @@ class LiveProgress(PlainProgress):
         self.bars.stop()
 
     def _show(self, detail: str) -> None:
-        """Both bars; the time left is the pace so far carried on, within the round too."""
+        """Both bars; the time left is extrapolated from the pace so far, within the round too."""
         share = sum(self.shares.values()) / max(1, len(self.shares))
         behind = max(0, self.round - 1) + share
-        fresh = behind - self.done  # rounds of this session: earlier ones took no time now
-        words = [f"{self.round}/{self.rounds}", f"accuracy {in_percent(self.accuracy)}"]
-        words += [f"up {in_bytes(self.up)}", f"down {in_bytes(self.down)}"]
-        if fresh > 0:
-            pace = (time.monotonic() - self.begun) / fresh
-            words.append(f"left {in_time(pace * (self.rounds - behind))}")
-        self.bars.update(self.run, completed=behind / max(1, self.rounds), detail="  ".join(words))
+        here = behind - self.done  # rounds of this session: earlier ones took no time now
+        parts = [f"{self.round}/{self.rounds}", f"accuracy {in_percent(self.accuracy)}"]
+        parts += [f"up {in_bytes(self.up)}", f"down {in_bytes(self.down)}"]
+        if here > 0:
+            pace = (time.monotonic() - self.begun) / here
+            parts.append(f"left {in_time(pace * (self.rounds - behind))}")
+        self.bars.update(self.run, completed=behind / max(1, self.rounds), detail="  ".join(parts))
         self.bars.update(self.current, completed=share, detail=detail)
 
 

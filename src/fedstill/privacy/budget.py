@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import dataclass
-from html import escape
 
 from fedstill.privacy.accounting import Accountant, epsilon_of, most_accesses, sigma_for
 
@@ -72,35 +71,3 @@ def by_round(plan: Plan, sigma: float, most: int = 20) -> list[tuple[int, float]
     step = max(1, -(-plan.rounds // most))
     rounds = sorted({*range(step, plan.rounds + 1, step), 1, plan.rounds})
     return [(r, plan.epsilon(sigma, r)) for r in rounds]
-
-
-def figure(points: list[tuple[int, float]], title: str) -> str:
-    """Epsilon by round as a self-contained SVG picture."""
-    width, height, left, bottom = 560, 300, 56, 40
-    last = max(r for r, _ in points)
-    top = max(e for _, e in points) * 1.1 or 1.0
-
-    def place(r: float, e: float) -> tuple[float, float]:
-        x = left + (width - left - 20) * r / last
-        return x, height - bottom - (height - bottom - 40) * e / top
-
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(r, e) for r, e in points))
-    marks = []
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        x, y = place(0, top * share)
-        marks.append(f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{width - 20}" y2="{y:.1f}" class="g"/>')
-        marks.append(f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" class="e">{top * share:.2g}</text>')
-        x, y = place(last * share, 0)
-        marks.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" class="m">{last * share:.4g}</text>')
-    dots = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in (place(r, e) for r, e in points)
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">'
-        "<style>text{font:12px sans-serif;fill:#333}.e{text-anchor:end}.m{text-anchor:middle}"
-        ".g{stroke:#ddd}polyline{fill:none;stroke:#1f6fb2;stroke-width:2}circle{fill:#1f6fb2}"
-        f"</style><rect width='100%' height='100%' fill='#fff'/>"
-        f'<text x="{left}" y="22">{escape(title)}</text>{"".join(marks)}'
-        f'<polyline points="{line}"/>{dots}'
-        f'<text x="{width / 2}" y="{height - 4}" class="m">round</text></svg>\n'
-    )

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from fedstill.draw.figures import Figure, Series, write_figure
 from fedstill.draw.numbers import in_bytes, in_percent
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
 from fedstill.report.comparison import Comparison, Entry
 from fedstill.report.contents import round_contents
 from fedstill.report.embed import data_script, document, table, text
-from fedstill.report.figures import Figure, Series, write_figure
 from fedstill.report.page import LINK, figure, notes_list, section
 from fedstill.report.table import as_csv, as_latex, as_markdown, shown
 from fedstill.version import VERSION
@@ -20,7 +20,9 @@ SCRIPTS = ("scales.js", "chart.js", "link.js", "compare.js")
 def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
     """Write the page and, beside it, the table and the figures in other forms."""
     if out.suffix != ".html":
-        raise RequestError(f"--out {out}: the page's name ends in .html; others stand beside it")
+        raise RequestError(
+            f"--out {out}: the page's name must end in .html; the other files go beside it"
+        )
     head, rows = shown(comparison)
     texts = {
         ".html": compare_page(comparison),
@@ -29,9 +31,9 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
         ".tex": as_latex(head, rows),
     }
     written = []
-    for suffix, words in texts.items():
+    for suffix, content in texts.items():
         path = out.with_suffix(suffix)
-        write_atomically(path, words.encode())
+        write_atomically(path, content.encode())
         written.append(path)
     for name, drawing in figures(comparison).items():
         written += write_figure(drawing, out.with_name(f"{out.stem}-{name}"))
@@ -83,8 +85,8 @@ def _lead(comparison: Comparison) -> str:
     best = max(measured, key=lambda e: e.mean("accuracy") or 0.0)
     least = min(measured, key=lambda e: e.mean("up_bytes") or 0.0)
     return (
-        f"The best at the end is {best.label} with {in_percent(best.mean('accuracy'))}; the fewest "
-        f"bytes went up with {least.label}, {in_bytes(least.mean('up_bytes') or 0)}."
+        f"The best at the end is {best.label} with {in_percent(best.mean('accuracy'))}; "
+        f"{least.label} uploaded the fewest bytes, {in_bytes(least.mean('up_bytes') or 0)}."
     )
 
 
@@ -93,7 +95,7 @@ def _about_target(comparison: Comparison) -> str:
         return "Means over seeds, with one standard deviation."
     return (
         "Means over seeds, with one standard deviation. Costs are counted up to the first round "
-        f"with {comparison.target:.4g} of the test records right (set another by --target)."
+        f"with a test accuracy of {comparison.target:.4g} (set another by --target)."
     )
 
 

@@ -1,4 +1,4 @@
-"""Several runs side by side: which can be compared, and what is said about each.
+"""Several runs side by side: which can be compared, and the numbers of each.
 
 Runs that differ in nothing but the seed are one *entry*: its numbers are means, with their spread.
 """
@@ -22,7 +22,7 @@ _ROUNDING = 1e-9  # a mean of 0.65 may come out as a little less
 
 @dataclass(frozen=True)
 class Point:
-    """Where an entry stands after a round: means over its seeds."""
+    """An entry after a round: means over its seeds."""
 
     round: int
     accuracy: float
@@ -127,7 +127,7 @@ def _same_data(runs: Sequence[RunView]) -> tuple[list[RunView], list[str]]:
     name = next(run.summary["data"] for run in runs if data(run) == common)
     others = [
         f"{run.path}: on other data ({run.summary['data']}) than the rest ({name}), so its numbers "
-        "do not stand beside theirs"
+        "cannot be compared with theirs"
         for run in runs
         if data(run) != common
     ]
@@ -155,23 +155,23 @@ def _identity(run: RunView) -> str:
 
 
 def _labels(runs: Sequence[RunView]) -> list[str]:
-    """The method, and what else tells a run from the others (the rounds have a column)."""
+    """The method, and the settings that distinguish a run (the rounds have a column)."""
     known = [_settings(run) for run in runs]
 
-    def tells(key: str, own: dict[str, Any]) -> bool:
-        # Settings of a method or a network are held against those of the same one only.
+    def distinguishes(key: str, this: dict[str, Any]) -> bool:
+        # Settings of a method or a network are compared with those of the same one only.
         section, _, name = key.partition(".")
         named = f"{section}.name"
         rivals = (
-            known if name in ("", "name") else [r for r in known if r.get(named) == own.get(named)]
+            known if name in ("", "name") else [r for r in known if r.get(named) == this.get(named)]
         )
-        return any(rival.get(key) != own[key] for rival in rivals)
+        return any(rival.get(key) != this[key] for rival in rivals)
 
     labels = []
-    for run, own in zip(runs, known, strict=True):
-        telling = [k for k in own if k not in ("method.name", "rounds") and tells(k, own)]
-        words = [f"{k.removeprefix('method.').removesuffix('.name')} {own[k]}" for k in telling]
-        labels.append(", ".join([str(run.summary["method"]), *words]))
+    for run, this in zip(runs, known, strict=True):
+        chosen = [k for k in this if k not in ("method.name", "rounds") and distinguishes(k, this)]
+        settings = [f"{k.removeprefix('method.').removesuffix('.name')} {this[k]}" for k in chosen]
+        labels.append(", ".join([str(run.summary["method"]), *settings]))
     return labels
 
 

@@ -10,7 +10,7 @@ import tomli_w
 from fedstill.draw.numbers import duration, in_bytes, in_percent
 from fedstill.report.contents import contents
 from fedstill.report.embed import data_script, document, table, text
-from fedstill.report.sentences import NO_PRIVACY, command, epsilon_words, sentence
+from fedstill.report.sentences import NO_PRIVACY, command, epsilon_explained, sentence
 from fedstill.report.source import RunView
 
 SCRIPTS = ("scales.js", "chart.js", "link.js", "images.js", "report.js")
@@ -19,8 +19,8 @@ _SLIDERS = "".join(
     f'<label for="{name}"><span>{label}</span><output id="{name}-value" for="{name}"></output>'
     f'<input type="range" id="{name}" min="{low}" max="{high}" step="any"></label>'
     for name, label, low, high in (  # powers of ten: of Mbit/s, and of ms
-        ("up", "up, a client", -1.5, 3),
-        ("down", "down, a client", -1.5, 3),
+        ("up", "up, per client", -1.5, 3),
+        ("down", "down, per client", -1.5, 3),
         ("latency", "latency", 0, 3.5),
     )
 )
@@ -38,7 +38,7 @@ def report_page(run: RunView, *, live: bool = False) -> str:
 
 
 def report_body(run: RunView, *, live: bool = False) -> str:
-    """What changes as the run goes on: all that can be seen, and the data."""
+    """What changes during the run: all that can be seen, and the data."""
     notes = list(run.notes)
     data = contents(run, notes)
     sections = [
@@ -89,7 +89,7 @@ def _tiles(run: RunView) -> str:
         ("uploaded", in_bytes(known["up_bytes"]), "by all clients"),
         ("downloaded", in_bytes(known["down_bytes"]), "by all clients"),
         ("rounds", f"{known['rounds_done']}", f"of {run.planned}"),
-        ("computing", duration(known["seconds"]), "in all, here"),
+        ("computing", duration(known["seconds"]), "in total, here"),
     ]
     if known.get("epsilon") is not None:
         delta = known.get("delta")
@@ -209,11 +209,11 @@ def _privacy(run: RunView) -> str:
     epsilon = run.summary.get("epsilon")
     if epsilon is None:
         return section("privacy", "Privacy", text(NO_PRIVACY), "")
-    words = epsilon_words(epsilon, run.summary.get("delta"))
-    if run.summary.get("privacy"):  # what exactly is promised, in the run's own words
-        words = f"{words} {run.summary['privacy']}"
+    statement = epsilon_explained(epsilon, run.summary.get("delta"))
+    if run.summary.get("privacy"):  # what exactly the run guarantees
+        statement = f"{statement} {run.summary['privacy']}"
     spent = figure("epsilon", "Budget spent (epsilon) by round")
-    return section("privacy", "Privacy", text(words), spent)
+    return section("privacy", "Privacy", text(statement), spent)
 
 
 def _rounds(run: RunView) -> str:
@@ -248,10 +248,10 @@ def _again(run: RunView) -> str:
     return section("again", "Run it again", lead, body)
 
 
-def _code(name: str, words: str) -> str:
+def _code(name: str, code: str) -> str:
     return (
         f'<div class="code"><button type="button" class="copy" data-of="{name}">copy</button>'
-        f'<pre id="{name}" tabindex="0">{text(words)}</pre></div>'
+        f'<pre id="{name}" tabindex="0">{text(code)}</pre></div>'
     )
 
 

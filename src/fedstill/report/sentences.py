@@ -1,16 +1,18 @@
-"""What a page says in words."""
+"""The sentences of a page."""
 
 import shlex
 from typing import Any
 
 from fedstill.config import resolve
 from fedstill.config.nested import Table, flat
+from fedstill.data import parse_partition
 from fedstill.draw.numbers import duration, in_bytes, in_percent
+from fedstill.errors import RequestError
 from fedstill.methods import METHODS
 from fedstill.models import MODELS
 from fedstill.report.source import RunView
 
-_WORDS = {
+_OPTIONS = {
     "data.name": "--data",
     "data.dir": "--data-dir",
     "model.name": "--model",
@@ -22,13 +24,6 @@ _WORDS = {
     "seed": "--seed",
 }
 _ASIDE = ("method.name", "engine.workers")  # given otherwise, or of no weight for the result
-_PARTITIONS = {
-    "iid": "records dealt out evenly",
-    "dirichlet": "classes dealt out unevenly, Dirichlet {}",
-    "classes": "{} classes each",
-    "quantity": "amounts dealt out unevenly, Dirichlet {}",
-    "natural": "records with their natural owners",
-}
 
 
 def sentence(run: RunView) -> str:
@@ -45,21 +40,26 @@ def sentence(run: RunView) -> str:
     if not run.rounds:
         return f"{trained}; no round has ended yet."
     rounds = known["rounds_done"]
-    cost = f"{in_bytes(known['up_bytes'])} went up and {in_bytes(known['down_bytes'])} down"
+    up, down = in_bytes(known["up_bytes"]), in_bytes(known["down_bytes"])
     end = f"after {rounds} {'round' if rounds == 1 else 'rounds'}"
     if run.status != "done":
         end += f" of {run.planned} ({run.status})"
-    right = known.get("accuracy")
-    score = f" it has {in_percent(right)} of the test records right," if right is not None else ""
-    return f"{trained}: {end}{score} and {cost} in {duration(known['seconds'])} of computing."
+    accuracy = known.get("accuracy")
+    score = f" it reaches {in_percent(accuracy)} test accuracy" if accuracy is not None else ""
+    return (
+        f"{trained}: {end}{score}, with {up} uploaded and {down} downloaded "
+        f"in {duration(known['seconds'])} of computing."
+    )
 
 
-def _partition(spec: str) -> str:
-    kind, _, value = spec.partition(":")
-    return _PARTITIONS.get(kind, spec).format(value)
+def _partition(text: str) -> str:
+    try:
+        return parse_partition(text).sentence
+    except RequestError:  # of another version
+        return text
 
 
-def epsilon_words(epsilon: float, delta: float | None) -> str:
+def epsilon_explained(epsilon: float, delta: float | None) -> str:
     """What a budget means, without formulas."""
     factor = 2.718281828459045**epsilon if epsilon < 30 else float("inf")
     times = f"{factor:,.1f}" if factor < 1000 else f"{factor:,.0f}" if factor < 1e7 else "millions"
@@ -88,19 +88,19 @@ NO_PRIVACY = (
 
 def command(run: RunView) -> str:
     """The shortest command that asks for this run again: what departs from the defaults."""
-    words = ["fedstill", "run", str(run.summary["method"])]
+    parts = ["fedstill", "run", str(run.summary["method"])]
     settings, defaults = flat(run.config), _defaults(run)
     for key, value in settings.items():
         if key in _ASIDE or defaults.get(key) == value:
             continue
         text = _toml(value)
-        words += [_WORDS[key], text] if key in _WORDS else ["--set", f"{key}={text}"]
-    return shlex.join(words)
+        parts += [_OPTIONS[key], text] if key in _OPTIONS else ["--set", f"{key}={text}"]
+    return shlex.join(parts)
 
 
 def _defaults(run: RunView) -> Table:
-    """The defaults of our own methods and networks. A user's own are not imported: looking at a
-    run must not execute what its configuration names."""
+    """The defaults of the built-in methods and networks. User-supplied ones are not imported:
+    looking at a run must not execute what its configuration names."""
     settings = flat(run.config)
     method, model = settings.get("method.name"), settings.get("model.name")
     usual = flat(resolve({"method": method if method in METHODS else "fedavg"}).table)

@@ -1,7 +1,7 @@
 """A run folder as it is found: whole, half-written, or from another version.
 
-Reading is lenient: what is there is shown, and what is missing or cannot be read is said in
-``notes``. Only a folder that holds no run at all is refused.
+Reading is lenient: what is there is shown, and ``notes`` say what is missing or cannot be read.
+Only a folder that holds no run at all is refused.
 """
 
 import re
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunView:
-    """Everything that a page tells about a run."""
+    """Everything that a page shows about a run."""
 
     path: Path
     config: Table
@@ -102,7 +102,7 @@ def _summary(path: Path, notes: list[str]) -> Table | None:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of the kind that its name promises; unknown names are passed over."""
+    """Whether a value is of the kind that its name promises; unknown names are skipped."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -128,7 +128,7 @@ def _rounds(path: Path, notes: list[str]) -> list[RoundMetrics]:
 
 def _metrics(line: bytes) -> RoundMetrics | None:
     """A line of ``metrics.jsonl``. Details that were no numbers (NaN is written as null) are
-    left out; other lines that cannot be read are passed over."""
+    left out; other lines that cannot be read are skipped."""
     try:
         table = msgspec.json.decode(line, type=dict[str, Any])
         details = table.get("details") or {}
@@ -158,9 +158,9 @@ def _known(summary: Table, config: Table, rounds: list[RoundMetrics]) -> Table:
         "seconds": sum(m.seconds for m in rounds),
         "epsilon": rounds[-1].epsilon if rounds else None,
     }
-    # The rounds are newer than the summary while a run goes on, and the same when it is over.
-    fresh = ("rounds_done", "accuracy", "best_accuracy", "up_bytes", "down_bytes", "seconds")
-    return {**found, **summary, **({key: found[key] for key in fresh} if rounds else {})}
+    # The rounds are newer than the summary during a run, and the same when it is over.
+    newer = ("rounds_done", "accuracy", "best_accuracy", "up_bytes", "down_bytes", "seconds")
+    return {**found, **summary, **({key: found[key] for key in newer} if rounds else {})}
 
 
 def _holdings(path: Path, config: Table, notes: list[str]) -> Holdings | None:

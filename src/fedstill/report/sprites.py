@@ -1,8 +1,8 @@
-"""A run's synthetic images, small enough for a page: one PNG of tiles a round.
+"""A run's synthetic images, small enough for a page: one PNG of tiles per round.
 
 Every tile is stretched to its own range, which is kept beside it, so that the page can show the
 images both as what the pixels mean and as what they hide. Rounds or images are thinned out evenly
-until all fits into the budget; what was left out is said.
+until all fits into the budget; a note says what was left out.
 """
 
 import base64
@@ -72,7 +72,7 @@ class _Facts:
 
 
 def _readable(files: list[Path], notes: list[str]) -> dict[Path, _Facts]:
-    """The files that hold sets. A damaged one is said, and the others are shown."""
+    """The files that hold sets. Damaged ones go into ``notes``."""
     known = {file: _facts(file, file.stat().st_mtime_ns) for file in files}
     notes += [facts.complaint for facts in known.values() if facts.complaint]
     return {file: facts for file, facts in known.items() if not facts.complaint}
@@ -119,10 +119,10 @@ def _round(
     rows, owners, labels = [], [], []
     for client in clients[:MOST_CLIENTS]:
         for label in classes[stored.clients == client].unique().tolist():
-            own = ((stored.clients == client) & (classes == label)).nonzero().flatten()[:images]
-            rows.append(own)
-            owners += [client] * len(own)
-            labels += [label] * len(own)
+            held = (stored.clients == client) & (classes == label)
+            rows.append(held.nonzero().flatten()[:images])
+            owners += [client] * len(rows[-1])
+            labels += [label] * len(rows[-1])
     chosen = pixels[torch.cat(rows)]
     flat = chosen.flatten(1)
     found: dict[str, Any] = {
@@ -173,11 +173,11 @@ def _small(pixels: Tensor) -> Tensor:
 
 
 def _range(first: StoredSet, last: StoredSet) -> tuple[float, float]:
-    """The axis of the histograms: at least the pixels' own 0..1, and nearly all values."""
+    """The axis of the histograms: at least the pixels' range 0..1, and nearly all values."""
     values = [stored.metadata.scaling.undo(stored.images).flatten() for stored in (first, last)]
     both = torch.cat([v[:: max(1, len(v) // 100_000)] for v in values])
     ends = torch.quantile(both, torch.tensor([0.002, 0.998])).tolist()
-    # Quarters: an axis that moved with every round of a live run would be drawn anew each time.
+    # Quarters: an axis that moved with every round of a live run would be redrawn each time.
     return min(0.0, math.floor(ends[0] * 4) / 4), max(1.0, math.ceil(ends[1] * 4) / 4)
 
 

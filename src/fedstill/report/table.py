@@ -42,7 +42,7 @@ def _spread(entry: Entry) -> str:
 
 
 def columns(comparison: Comparison) -> list[Column]:
-    """What is said about every entry; epsilon only where some run has one."""
+    """The columns of every entry; epsilon only where some run has one."""
     found = [
         Column("run", lambda entry: entry.label, str),
         Column("seeds", lambda entry: len(entry.runs), str),

@@ -31,7 +31,7 @@ class Scale:
     methods: dict[str, Table] = field(default_factory=dict)
     rows: list[str] | None = None
     columns: list[str] | None = None
-    comparable: bool = True  # whether its numbers stand beside the printed ones
+    comparable: bool = True  # whether its numbers are compared with the printed ones
     note: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Running a recipe: what is missing is run, what was begun goes on, what failed says why."""
+"""Running a recipe: missing cells are run, unfinished ones resumed, failed ones explained."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Outcome:
-    """A cell with our values, one a seed, and the reasons why some are missing."""
+    """A cell with our values, one per seed, and the reasons why some are missing."""
 
     cell: Cell
     values: tuple[float, ...]
@@ -46,7 +46,7 @@ class Outcome:
 
 
 class Watcher(Protocol):
-    """Whoever shows the progress over all cells."""
+    """Shows the progress over all cells."""
 
     def begun(self, number: int, of: int, name: str, *, done: bool) -> Observer:
         """A cell's turn, or that it was ``done`` before; gives the watcher of its run."""
@@ -99,7 +99,7 @@ def _summary(request: Table, path: Path, announce: Callable[..., Observer]) -> S
                 f"{path}: was run with other settings ({', '.join(changed[:3])}); remove it, or "
                 "name another --out"
             )
-        with suppress(FedstillError):  # no summary yet: go on with the run
+        with suppress(FedstillError):  # no summary yet: resume the run
             summary = folder.read_summary()
             if summary.status not in ("running", "failed", "interrupted"):
                 announce(done=True)
@@ -112,7 +112,7 @@ def _summary(request: Table, path: Path, announce: Callable[..., Observer]) -> S
 
 
 def measured(summary: Summary, measure: Measure) -> float:
-    """What the table is about: percent right, or floats sent up in a round."""
+    """What the table is about: accuracy in percent, or floats uploaded per round."""
     if measure == "floats":
         return summary.up_bytes / max(1, summary.rounds_done) / _FLOAT
     value: float | None = getattr(summary, measure)
@@ -155,11 +155,11 @@ def as_document(
     scale: ScaleName,
     head: list[str],
     rows: list[list[str]],
-    words: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> str:
-    """The outcome as a Markdown page; ``words`` of the command name a part of the table."""
+    """The outcome as a Markdown page; ``options`` of the command select a part of the table."""
     known, part = recipe.contents, recipe.scale(scale)
-    command = " ".join((f"fedstill reproduce {recipe.name} --scale {scale}", *words))
+    command = " ".join((f"fedstill reproduce {recipe.name} --scale {scale}", *options))
     notes = " ".join(filter(None, (known.notes, part.note)))
     parts = [
         f"# {known.title}",

@@ -34,7 +34,7 @@ def load_data(run: RunFolder | None, data: str | None, data_dir: str | None) -> 
 
 
 def refuse_other_data(path: Path, stored: StoredSet, data: Dataset) -> None:
-    """A set says something about data of its own shape, classes and scaling alone."""
+    """A set can be evaluated only on data of the same shape, classes and scaling."""
     metadata = stored.metadata
     pairs = (
         ("inputs of shape", _size(metadata.shape), _size(data.shape)),
@@ -42,11 +42,11 @@ def refuse_other_data(path: Path, stored: StoredSet, data: Dataset) -> None:
         ("mean", str(list(metadata.mean)), str(list(data.scaling.mean))),
         ("standard deviation", str(list(metadata.std)), str(list(data.scaling.std))),
     )
-    for what, own, other in pairs:
-        if own != other:
+    for what, found, other in pairs:
+        if found != other:
             verb = "is scaled with" if what in ("mean", "standard deviation") else "has"
             raise RequestError(
-                f"{path}: the set {verb} {what} {own}, the data '{data.name}' {what} {other}; "
+                f"{path}: the set {verb} {what} {found}, the data '{data.name}' {what} {other}; "
                 f"name the data it was made from ('{metadata.data}') by --data"
             )
 

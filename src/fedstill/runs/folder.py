@@ -57,8 +57,8 @@ class RunFolder:
     @staticmethod
     def claim(method: str, data: str, parent: Path = Path("runs")) -> "RunFolder":
         """The first free ``runs/METHOD-DATA-001``, made at once so that no other run takes it."""
-        words = f"{method.rpartition(':')[2]}-{Path(data).stem}".lower()
-        stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in words)
+        name = f"{method.rpartition(':')[2]}-{Path(data).stem}".lower()
+        stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
         for number in itertools.count(1):
             path = parent / f"{stem}-{number:03d}"
             try:
@@ -117,19 +117,20 @@ class RunFolder:
         if changed:
             raise RequestError(
                 f"--resume: the run in {self.path} was begun with other settings: "
-                f"{', '.join(changed)}; drop these options, or start anew with another --out"
+                f"{', '.join(changed)}; drop these options, or start a new run with another --out"
             )
         saved = Partition.load(self.path / "partition.safetensors")
         before = self.read_summary() if (self.path / "summary.json").exists() else summary
         if saved.digest != summary.partition_sha256 or before.data_sha256 != summary.data_sha256:
             raise RequestError(
                 f"--resume: the data are not those that the run in {self.path} was begun with; "
-                "bring them back, or start anew with another --out"
+                "bring them back, or start a new run with another --out"
             )
         if before.experiment_sha256 != summary.experiment_sha256:
             raise RequestError(
                 f"--resume: config.toml, the scaling or the network are not those that the run in "
-                f"{self.path} was begun with; bring them back, or start anew with another --out"
+                f"{self.path} was begun with; bring them back, or start a new run with "
+                "another --out"
             )
 
     def read_config(self) -> Table:
@@ -148,13 +149,13 @@ class RunFolder:
             raise RequestError(f"{self.path}: another process is working on this run") from error
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def describe(self, holdings: Holdings, session: Session) -> None:
-        """Keep who holds what, and what this session computes with."""
+        """Keep which client holds what, and what this session computes with."""
         write_atomically(self.path / "holdings.json", msgspec.json.encode(holdings))
         append_line(self.path / "sessions.jsonl", msgspec.json.encode(session))
 
@@ -163,7 +164,7 @@ class RunFolder:
         append_line(self.path / "metrics.jsonl", msgspec.json.encode(metrics))
 
     def read_metrics(self, up_to: int | None = None) -> list[RoundMetrics]:
-        """The rounds so far; a line that a kill cut short is passed over."""
+        """The rounds so far; a line that a kill cut short is skipped."""
         path = self.path / "metrics.jsonl"
         lines = path.read_bytes().splitlines() if path.exists() else []
         rounds: dict[int, RoundMetrics] = {}
@@ -209,7 +210,7 @@ class RunFolder:
         save_sets(self.path / "synthetic" / set_name(metadata.round), sets, metadata)
 
     def keep_refused(self, round: int, client: int, data: bytes, reason: str) -> None:
-        """Keep a message that never reached the model, for whoever wants to know what it was."""
+        """Keep a message that never reached the model, so that it can be inspected."""
         path = self.path / "refused" / f"round-{round:04d}-client-{client:05d}"
         kept = data[:_MOST_KEPT]
         note = {"reason": reason, "bytes": len(data), "kept": len(kept)}
@@ -217,5 +218,5 @@ class RunFolder:
         write_atomically(path.with_suffix(".json"), msgspec.json.encode(note) + b"\n")
 
     def log_error(self, text: str) -> None:
-        """Keep a traceback for whoever has to find the cause."""
+        """Keep a traceback, to find the cause."""
         append_line(self.path / "errors.log", text.encode())

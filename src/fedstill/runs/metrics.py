@@ -1,4 +1,4 @@
-"""What a run measured: a line per round, a summary of all, and who holds which records."""
+"""What a run measured: one line per round, a summary, and which client holds which records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ class RoundMetrics:
 
     ``accuracy`` and ``loss`` are of the test split, ``None`` in a round without evaluation.
     ``failed`` gives the reason for every sampled client whose reply is not in the model.
-    ``details`` are the method's own numbers, and ``accuracy/DOMAIN`` where the test records have
+    ``details`` are numbers of the method, and ``accuracy/DOMAIN`` where the test records have
     domains. ``defence`` has a verdict on every client's set where there is one; a client that it
     dropped is neither among ``clients`` nor among the failed. ``epsilon`` is the worst client's, of
     everything taken from its records so far. ``uploads`` are the bytes that each client sent.
@@ -61,7 +61,7 @@ class Summary:
     version: str
     details: dict[str, float] = field(default_factory=dict)  # of the round that was measured last
     accountant: str | None = None  # of epsilon
-    privacy: str | None = None  # what epsilon stands for, in words
+    privacy: str | None = None  # what epsilon guarantees, as a sentence
 
     def after(self, history: "Sequence[RoundMetrics]", status: str) -> "Summary":
         """The same run after these rounds."""

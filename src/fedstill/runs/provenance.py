@@ -1,6 +1,6 @@
 """What a run was computed with: the command, the versions and the machine.
 
-A run folder gets a line of these in ``sessions.jsonl`` each time a run begins or goes on, because a
+A run folder gets one such line in ``sessions.jsonl`` each time a run is begun or resumed, because a
 run may be resumed by another version or on another machine.
 """
 

@@ -65,8 +65,8 @@ class StoredSet(TorchDataset[tuple[Tensor, Tensor]]):
 
     def of(self, client: int) -> SyntheticSet:
         """One client's set."""
-        own = self.clients == client
-        return SyntheticSet(self.images[own], self.labels[own])
+        rows = self.clients == client
+        return SyntheticSet(self.images[rows], self.labels[rows])
 
 
 def save_sets(path: Path, sets: Mapping[int, SyntheticSet], metadata: SetMetadata) -> None:

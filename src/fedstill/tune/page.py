@@ -89,10 +89,10 @@ def _parts(study: "Study") -> "Iterator[tuple[str, Study, list[str]]]":
         yield "", study, sorted(common)
     kinds = {name.rpartition(".")[0] for trial in done for name in trial.params.keys() - common}
     for kind in sorted(kinds):
-        own = [trial for trial in done if any(n.startswith(f"{kind}.") for n in trial.params)]
+        trials = [trial for trial in done if any(n.startswith(f"{kind}.") for n in trial.params)]
         part = optuna.create_study(direction="maximize")
-        part.add_trials(own)
-        yield f": {kind}", part, sorted(n for n in own[0].params if n.startswith(f"{kind}."))
+        part.add_trials(trials)
+        yield f": {kind}", part, sorted(n for n in trials[0].params if n.startswith(f"{kind}."))
 
 
 def _trials(study: "Study") -> str:

@@ -1,28 +1,8 @@
 """Which client holds which training record."""
 
 from fedstill.data.partition.assign import Partition, partition
+from fedstill.data.partition.rule import PartitionRule
+from fedstill.data.partition.rules import RULES, parse_partition
 from fedstill.data.partition.skew import describe
-from fedstill.data.partition.spec import (
-    Classes,
-    Dirichlet,
-    Iid,
-    Natural,
-    Nodes,
-    PartitionSpec,
-    Quantity,
-    parse_partition,
-)
 
-__all__ = [
-    "Classes",
-    "Dirichlet",
-    "Iid",
-    "Natural",
-    "Nodes",
-    "Partition",
-    "PartitionSpec",
-    "Quantity",
-    "describe",
-    "parse_partition",
-    "partition",
-]
+__all__ = ["RULES", "Partition", "PartitionRule", "describe", "parse_partition", "partition"]

@@ -1,159 +1,259 @@
-"""The rules that deal records out to clients. Each returns the owner of every record.
+"""The partition rules. A new one is a class here and an entry in ``RULES``.
 
-Counts are drawn first and records afterwards, so that a draw which leaves a client with
-nothing costs microseconds to repeat.
+These are our own and not flwr-datasets' partitioners, for four reasons: those pull a large
+stack (datasets, pandas, aiohttp) into the core install; the Dirichlet one gives up after ten
+draws at a small alpha (100 clients at 0.05 fail); the pathological one silently drops the
+classes that no client drew; and none of them draws from our named streams, so a partition
+would depend on the version of another package.
 """
+
+import math
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstill.errors import RequestError
+from fedstill.data.partition.draws import by_class, dirichlet_shares, round_shares, shuffled
+from fedstill.data.partition.rule import Ints, PartitionRule, TrainingLabels
+from fedstill.errors import RequestError, did_you_mean
 from fedstill.rng import Rng
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _MOST_ATTEMPTS = 1000
 _MOST_DRAWS = 10_000_000  # numbers drawn over all attempts: about a second
-# Beyond this a draw is uniform to nine digits, and the sum of NumPy's gammas overflows later on.
-_UNIFORM_ALPHA = 1e18
 
 
-def deal_iid(records: int, clients: int, rng: Rng) -> Ints:
-    """Shuffled, then dealt round: sizes differ by one at most."""
-    return _scatter(rng.at("records").numpy().permutation(records), np.arange(records) % clients)
+@dataclass(frozen=True)
+class Iid(PartitionRule):
+    """Every client gets the same number of random records; sizes differ by one at most."""
+
+    word = "iid"
+
+    @property
+    def sentence(self) -> str:
+        return "records partitioned evenly"
+
+    def assign(self, records: TrainingLabels, clients: int, rng: Rng, allow_empty: bool) -> Ints:
+        return shuffled(len(records), np.arange(len(records)) % clients, rng)
 
 
-def deal_dirichlet(
-    labels: Ints, alpha: float, clients: int, classes: int, rng: Rng, allow_empty: bool
-) -> Ints:
-    """Class by class: the clients' shares are a draw from Dirichlet(alpha, ..., alpha)."""
-    in_class = np.bincount(labels, minlength=classes)
-    attempts = 1 if allow_empty else _attempts(clients * classes)
-    best = clients
-    for attempt in range(attempts):
-        shares = _dirichlet(alpha, clients, classes, rng.at("attempt", attempt))
-        counts = round_shares(shares, in_class)
-        empty = int((counts.sum(axis=0) == 0).sum())
-        if empty == 0 or allow_empty:
-            return _hand_out(labels, counts, rng)
-        best = min(best, empty)
-    raise RequestError(
-        f"partition dirichlet:{alpha:g} leaves {best} of {clients} clients without records (the "
-        f"best of {attempts} draws); use fewer clients, a larger alpha, or "
-        "--set allow_empty_clients=true"
-    )
+@dataclass(frozen=True)
+class Dirichlet(PartitionRule):
+    """Each class is split by a draw from Dirichlet(alpha): the smaller alpha, the more skewed."""
 
+    alpha: float
 
-def deal_classes(
-    labels: Ints, per_client: int, clients: int, classes: int, rng: Rng, allow_empty: bool
-) -> Ints:
-    """``per_client`` classes each; a class's records are split evenly over its owners.
+    word = "dirichlet"
+    parameter = "ALPHA"
+    needs_classes = True
 
-    As in Fed-GLOSS: 5 clients with 2 of 10 classes each are disjoint. In general every class
-    has floor or ceil(clients * per_client / classes) owners.
-    """
-    if per_client > classes:
+    @classmethod
+    def parse(cls, text: str, value: str) -> Self:
+        return cls(_alpha(text, value))
+
+    @property
+    def sentence(self) -> str:
+        return f"classes partitioned unevenly, Dirichlet {self.alpha:g}"
+
+    def assign(self, records: TrainingLabels, clients: int, rng: Rng, allow_empty: bool) -> Ints:
+        in_class = np.bincount(records.labels, minlength=records.classes)
+        attempts = 1 if allow_empty else _attempts(clients * records.classes)
+        best = clients
+        for attempt in range(attempts):
+            stream = rng.at("attempt", attempt)
+            shares = dirichlet_shares(self.alpha, clients, records.classes, stream)
+            counts = round_shares(shares, in_class)
+            empty = int((counts.sum(axis=0) == 0).sum())
+            if empty == 0 or allow_empty:
+                return by_class(records.labels, counts, rng)
+            best = min(best, empty)
         raise RequestError(
-            f"partition classes:{per_client}: there are only {classes} classes; "
-            f"N must be {classes} or less"
-        )
-    if clients * per_client < classes:
-        raise RequestError(
-            f"partition classes:{per_client} with {clients} clients leaves "
-            f"{classes - clients * per_client} of {classes} classes without an owner; use "
-            f"classes:{-(-classes // clients)} or {-(-classes // per_client)} clients"
-        )
-    held = _deal_out_classes(per_client, clients, classes, rng.at("classes"))
-    in_class = np.bincount(labels, minlength=classes)
-    owners = held.sum(axis=0)
-    shares = held.T / owners[:, None]
-    counts = round_shares(shares, in_class)
-    empty = int((counts.sum(axis=0) == 0).sum())
-    if empty and not allow_empty:
-        raise RequestError(
-            f"partition classes:{per_client} leaves {empty} of {clients} clients without records "
-            "(their classes have fewer records than owners); use fewer clients, or "
+            f"partition dirichlet:{self.alpha:g} leaves {best} of {clients} clients without "
+            f"records (the best of {attempts} draws); use fewer clients, a larger alpha, or "
             "--set allow_empty_clients=true"
         )
-    return _hand_out(labels, counts, rng)
 
 
-def deal_quantity(records: int, alpha: float, clients: int, rng: Rng, allow_empty: bool) -> Ints:
-    """Sizes from Dirichlet(alpha); one record each is set aside first, unless empty is fine."""
-    aside = 0 if allow_empty else 1
-    shares = _dirichlet(alpha, clients, 1, rng.at("sizes"))
-    sizes = aside + round_shares(shares, np.array([records - aside * clients]))[0]
-    shuffled = rng.at("records").numpy().permutation(records)
-    return _scatter(shuffled, np.repeat(np.arange(clients), sizes))
+@dataclass(frozen=True)
+class Classes(PartitionRule):
+    """Each client holds ``per_client`` classes, disjoint where there are enough of them.
 
-
-def deal_natural(groups: NDArray[np.integer] | None, clients: int | None) -> tuple[Ints, int]:
-    """The data's own owners, and how many there are."""
-    if groups is None:
-        raise RequestError(
-            "partition natural: the data do not say whose the records are; "
-            "name the column that does in data.client_column"
-        )
-    owners = int(groups.max()) + 1
-    if clients is not None and clients != owners:
-        raise RequestError(
-            f"clients = {clients}: partition natural has {owners} clients, one an owner in the "
-            f"data; leave clients out or set it to {owners}"
-        )
-    return groups.astype(np.int64), owners
-
-
-def round_shares(shares: Floats, totals: Ints) -> Ints:
-    """Shares [rows, parts] of ``totals`` [rows] as whole numbers that add up exactly.
-
-    The running sum is rounded, not each share: errors never pile up, and nothing is lost.
+    A class's records are split evenly over its owners, as in Fed-GLOSS: 5 clients with 2 of 10
+    classes each are disjoint. In general every class has floor or
+    ceil(clients * per_client / classes) owners.
     """
-    running = np.cumsum(shares, axis=1)
-    running /= running[:, -1:]
-    edges = np.rint(running * totals[:, None]).astype(np.int64)
-    return np.diff(edges, axis=1, prepend=0)
+
+    per_client: int
+
+    word = "classes"
+    parameter = "N"
+    needs_classes = True
+
+    @classmethod
+    def parse(cls, text: str, value: str) -> Self:
+        try:
+            per_client = int(value)
+        except ValueError:
+            raise RequestError(f"partition '{text}': N must be a whole number, e.g. 2") from None
+        if per_client < 1:
+            raise RequestError(f"partition '{text}': N must be 1 or more")
+        return cls(per_client)
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.per_client} classes each"
+
+    def assign(self, records: TrainingLabels, clients: int, rng: Rng, allow_empty: bool) -> Ints:
+        classes = records.classes
+        self._refuse_unless_possible(clients, classes)
+        held = self._held(clients, classes, rng.at("classes"))
+        in_class = np.bincount(records.labels, minlength=classes)
+        owners = held.sum(axis=0)
+        counts = round_shares(held.T / owners[:, None], in_class)
+        empty = int((counts.sum(axis=0) == 0).sum())
+        if empty and not allow_empty:
+            raise RequestError(
+                f"partition {self} leaves {empty} of {clients} clients without records "
+                "(their classes have fewer records than owners); use fewer clients, or "
+                "--set allow_empty_clients=true"
+            )
+        return by_class(records.labels, counts, rng)
+
+    def _refuse_unless_possible(self, clients: int, classes: int) -> None:
+        if self.per_client > classes:
+            raise RequestError(
+                f"partition {self}: there are only {classes} classes; N must be {classes} or less"
+            )
+        if clients * self.per_client < classes:
+            raise RequestError(
+                f"partition {self} with {clients} clients leaves "
+                f"{classes - clients * self.per_client} of {classes} classes without an owner; use "
+                f"classes:{-(-classes // clients)} or {-(-classes // self.per_client)} clients"
+            )
+
+    def _held(self, clients: int, classes: int, rng: Rng) -> NDArray[np.bool_]:
+        """Which client holds which class, bool [clients, classes].
+
+        Clients take their classes from a random permutation of all of them, and from a new one
+        when it is used up. A client whose classes come from two permutations must not get a class
+        twice: in the second one, those it holds already are moved to the end.
+        """
+        generator = rng.numpy()
+        held = np.zeros((clients, classes), dtype=np.bool_)
+        remaining = generator.permutation(classes)
+        for client in range(clients):
+            taken, remaining = remaining[: self.per_client], remaining[self.per_client :]
+            held[client, taken] = True
+            if (short := self.per_client - len(taken)) > 0 or len(remaining) == 0:
+                new = generator.permutation(classes)
+                new = new[np.argsort(held[client, new], kind="stable")] if short else new
+                held[client, new[:short]] = True
+                remaining = new[short:]
+        return held
 
 
-def _dirichlet(alpha: float, clients: int, rows: int, rng: Rng) -> Floats:
-    # NumPy breaks a stick where alpha is small, so nothing underflows to 0/0, even at 1e-300.
-    return rng.numpy().dirichlet(np.full(clients, min(alpha, _UNIFORM_ALPHA)), size=rows)
+@dataclass(frozen=True)
+class Quantity(PartitionRule):
+    """Clients hold all classes alike, but their sizes are a draw from Dirichlet(alpha)."""
+
+    alpha: float
+
+    word = "quantity"
+    parameter = "ALPHA"
+
+    @classmethod
+    def parse(cls, text: str, value: str) -> Self:
+        return cls(_alpha(text, value))
+
+    @property
+    def sentence(self) -> str:
+        return f"records partitioned into uneven amounts, Dirichlet {self.alpha:g}"
+
+    def assign(self, records: TrainingLabels, clients: int, rng: Rng, allow_empty: bool) -> Ints:
+        reserved = 0 if allow_empty else 1  # records that every client gets whatever its share
+        shares = dirichlet_shares(self.alpha, clients, 1, rng.at("sizes"))
+        drawn = np.array([len(records) - reserved * clients])
+        sizes = reserved + round_shares(shares, drawn)[0]
+        return shuffled(len(records), np.repeat(np.arange(clients), sizes), rng)
+
+
+@dataclass(frozen=True)
+class Natural(PartitionRule):
+    """A column of the data names the client of each record."""
+
+    word = "natural"
+    default_clients = None  # the data decide
+
+    @property
+    def sentence(self) -> str:
+        return "records with their natural owners"
+
+    def number_of_clients(self, requested: int | None, records: TrainingLabels) -> int:
+        owners = int(_named(records.groups).max()) + 1
+        if requested is not None and requested != owners:
+            raise RequestError(
+                f"clients = {requested}: partition natural has {owners} clients, one per owner in "
+                f"the data; leave clients out or set it to {owners}"
+            )
+        return owners
+
+    def assign(self, records: TrainingLabels, clients: int, rng: Rng, allow_empty: bool) -> Ints:
+        return _named(records.groups)
+
+
+@dataclass(frozen=True)
+class Nodes(PartitionRule):
+    """Every node of a deployment holds its own records: there is nothing to partition."""
+
+    word = "nodes"
+    default_clients = None  # the user must say how many nodes there are
+    on_nodes = True
+
+    @property
+    def sentence(self) -> str:
+        return "each with its own records"
+
+    def assign(self, records: TrainingLabels, clients: int, rng: Rng, allow_empty: bool) -> Ints:
+        return np.zeros(0, dtype=np.int64)
+
+
+RULES: dict[str, type[PartitionRule]] = {
+    rule.word: rule for rule in (Iid, Dirichlet, Classes, Quantity, Natural, Nodes)
+}
+
+
+def parse_partition(text: str) -> PartitionRule:
+    """The rule that a user wrote: a word of ``RULES``, with its parameter after a colon."""
+    word, colon, value = (part.strip() for part in text.partition(":"))
+    if word not in RULES:
+        raise RequestError(f"unknown partition '{text}'{did_you_mean(word, RULES)}")
+    rule = RULES[word]
+    if (rule.parameter is not None) != bool(colon):
+        raise RequestError(f"partition '{text}': write it as {rule.form()}")
+    return rule.parse(text, value)
+
+
+def _alpha(text: str, value: str) -> float:
+    try:
+        alpha = float(value)
+    except ValueError:
+        raise RequestError(f"partition '{text}': ALPHA must be a number, e.g. 0.1") from None
+    if not math.isfinite(alpha) or alpha <= 0:
+        raise RequestError(
+            f"partition '{text}': ALPHA must be a finite number greater than 0, e.g. 0.1"
+        )
+    return alpha
 
 
 def _attempts(draws: int) -> int:
     return max(10, min(_MOST_ATTEMPTS, _MOST_DRAWS // draws))
 
 
-def _deal_out_classes(per_client: int, clients: int, classes: int, rng: Rng) -> NDArray[np.bool_]:
-    """Who holds which class, bool [clients, classes].
-
-    Packs of all classes, each shuffled anew, are dealt from one after the other. A client at
-    the seam of two packs must not get a class twice: in the new pack those it holds go last.
-    """
-    generator = rng.numpy()
-    held = np.zeros((clients, classes), dtype=np.bool_)
-    pack = generator.permutation(classes)
-    for client in range(clients):
-        taken, pack = pack[:per_client], pack[per_client:]
-        held[client, taken] = True
-        if (short := per_client - len(taken)) > 0 or len(pack) == 0:
-            fresh = generator.permutation(classes)
-            fresh = fresh[np.argsort(held[client, fresh], kind="stable")] if short else fresh
-            held[client, fresh[:short]] = True
-            pack = fresh[short:]
-    return held
-
-
-def _hand_out(labels: Ints, counts: Ints, rng: Rng) -> Ints:
-    """Random records of each class to each client, as many as ``counts`` [classes, clients]."""
-    classes, clients = counts.shape
-    shuffled = rng.at("records").numpy().permutation(len(labels))
-    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    return _scatter(by_class, np.repeat(np.tile(np.arange(clients), classes), counts.ravel()))
-
-
-def _scatter(order: Ints, owners: Ints) -> Ints:
-    """``owners`` of the records listed in ``order``, put back into the records' own order."""
-    owner = np.empty(len(order), dtype=np.int64)
-    owner[order] = owners
-    return owner
+def _named(groups: Ints | None) -> Ints:
+    """The natural owners, if the data name them."""
+    if groups is None:
+        raise RequestError(
+            "partition natural: the data do not say whose the records are; "
+            "name the column that does in data.client_column"
+        )
+    return groups

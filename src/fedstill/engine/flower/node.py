@@ -35,7 +35,7 @@ import torch
 from fedstill.build import BuiltExperiment, assemble, build_resolved
 from fedstill.config.nested import Table, merged, read_toml
 from fedstill.config.resolve import resolve_with_method
-from fedstill.data import SOURCES, Dataset, Partition, Scaling, load_own
+from fedstill.data import SOURCES, Dataset, Partition, Scaling, load_node_data
 from fedstill.engine.base import Answer, Work
 from fedstill.engine.flower.description import Description, read_description
 from fedstill.engine.handover import rebuild
@@ -215,7 +215,7 @@ def _complaint(settings: PrivacySettings, delta: float, classes_known: bool) -> 
 
 def own_data(description: Description, path: Path, settings: Any) -> Dataset:
     """The node's own records as a data set that fits the task."""
-    split = load_own(path, settings, description.shape, description.class_names)
+    split = load_node_data(path, settings, description.shape, description.class_names)
     return Dataset(
         name=path.name,
         train=split,

@@ -62,11 +62,11 @@ function axes(spec, width, height) {
   const box = { left: 14 + 7 * widest, right: width - 14, top: 12, bottom: height - 40 };
   const share = log ? (v) => Math.log(v / x0) / Math.log(x1 / x0) : (v) => (v - x0) / (x1 - x0);
   const inset = spec.x.zero && !log ? 0 : 10;
-  const wide = box.right - box.left - 2 * inset;
+  const plotWidth = box.right - box.left - 2 * inset;
   return {
     box, yTicks, log, yFormat,
-    xTicks: (log ? logTicks : ticks)(x0, x1, Math.max(2, Math.floor(wide / 78)), spec.x.whole),
-    x: (v) => box.left + inset + share(v) * wide,
+    xTicks: (log ? logTicks : ticks)(x0, x1, Math.max(2, Math.floor(plotWidth / 78)), spec.x.whole),
+    x: (v) => box.left + inset + share(v) * plotWidth,
     y: (v) => box.bottom - ((v - y0) / (y1 - y0)) * (box.bottom - box.top),
   };
 }
@@ -103,9 +103,9 @@ function grid(at, spec, width, height) {
     );
   }
   for (const t of at.xTicks) {
-    const words = spec.x.format(t), half = 3.6 * words.length;
+    const label = spec.x.format(t), half = 3.6 * label.length;
     group.append(svg("text", { x: Math.min(at.x(t), width - half), y: box.bottom + 17,
-      "text-anchor": "middle" }, words));
+      "text-anchor": "middle" }, label));
   }
   group.append(
     svg("line", { class: "base", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }),
@@ -185,7 +185,7 @@ function follow(host, root, cursor, tip, spoken, spec, filled, at) {
   });
 }
 
-// Bars, one a name, for quantities that belong to clients.
+// Bars, one per name, for quantities that belong to clients.
 function bars(host, spec) {
   drawn(host, () => {
     if (!spec.items.some((item) => item.value > 0)) {

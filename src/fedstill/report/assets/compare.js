@@ -14,7 +14,7 @@ function entryCurve(entry, xOf) {
   });
 }
 
-function told(series, what) {
+function described(series, what) {
   const ends = series.filter((s) => s.points.length).map((s) => `${s.name} ends at ${formats.exactPercent(s.points.at(-1).y)}`);
   return `${what}. ${ends.join("; ") || "Nothing measured yet"}.`;
 }
@@ -24,7 +24,7 @@ function curves(host, data, x, xOf, what) {
   // Runs whose costs are far apart share an axis only if it is logarithmic.
   const ends = series.filter((s) => s.points.length).map((s) => s.points.at(-1).x).filter((v) => v > 0);
   const log = Boolean(x.zero) && Math.max(...ends) > 15 * Math.min(...ends);
-  chart(host, { x: { ...x, log }, y: share, series, describe: told(series, what), empty: "no round was evaluated yet" });
+  chart(host, { x: { ...x, log }, y: share, series, describe: described(series, what), empty: "no round was evaluated yet" });
 }
 
 function front(host, data) {
@@ -33,8 +33,8 @@ function front(host, data) {
   const dots = placed.map(({ entry, colour }) => ({ name: entry.label, colour, line: false, dots: 6,
     points: [{ x: entry.up, y: entry.accuracy, ...several(entry) }] }));
   const line = { name: "front", colour: 7, dashed: true, points: data.front.map((i) => ({ x: data.entries[i].up, y: data.entries[i].accuracy })) };
-  const words = `Accuracy at the end against bytes uploaded. On the Pareto front: ${data.front.map((i) => data.entries[i].label).join("; ")}.`;
-  chart(host, { x: { label: "uploaded", format: formats.bytes, log: true }, y: share, series: [line, ...dots], describe: words,
+  const summary = `Accuracy at the end against bytes uploaded. On the Pareto front: ${data.front.map((i) => data.entries[i].label).join("; ")}.`;
+  chart(host, { x: { label: "uploaded", format: formats.bytes, log: true }, y: share, series: [line, ...dots], describe: summary,
     empty: "no round was evaluated yet" });
 }
 

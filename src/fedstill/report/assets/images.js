@@ -144,13 +144,13 @@ function imagesText(data, state) {
     return `Round ${round.round}: one image of every class (down) from everyone (across); `
       + `${round.sent} images ${from}.${some}`;
   }
-  const own = round.client.filter((c) => c === Number(state.client)).length;
+  const sent = round.client.filter((c) => c === Number(state.client)).length;
   const most = data.images === 1 ? "the first image" : `up to ${data.images} images`;
-  return own ? `Round ${round.round}, ${who(state.client)}: ${most} of every class it has.${some}`
+  return sent ? `Round ${round.round}, ${who(state.client)}: ${most} of every class it has.${some}`
     : `Round ${round.round}: nothing from ${who(state.client)}.${some}`;
 }
 
-// Small multiples: a panel a client.
+// Small multiples: one panel per client.
 function paintBars(host, data, state) {
   const withBars = data.rounds.map((r, i) => (r.bars ? i : -1)).filter((i) => i >= 0);
   const nearest = withBars.reduce((best, i) =>

@@ -20,22 +20,22 @@ async function look() {
   setTimeout(look, 2000);
 }
 
-function say(sign, word, why) {
-  if (sign.textContent !== word) sign.textContent = word;
-  sign.className = `live ${word}`;
+function say(sign, status, why) {
+  if (sign.textContent !== status) sign.textContent = status;
+  sign.className = `live ${status}`;
   sign.title = why;
 }
 
 function replace(text) {
-  const fresh = new DOMParser().parseFromString(text, "text/html");
+  const update = new DOMParser().parseFromString(text, "text/html");
   const open = [...document.querySelectorAll("details[open]")].map((d) => d.parentElement.id);
   const focused = document.activeElement && document.activeElement.id;
   const [x, y] = [scrollX, scrollY];
   for (const [host] of drawings) watcher.unobserve(host);
   drawings.clear();
-  document.title = fresh.title;
+  document.title = update.title;
   for (const node of ["header", "main", "footer", "#data"]) {
-    document.querySelector(node).replaceWith(document.adoptNode(fresh.querySelector(node)));
+    document.querySelector(node).replaceWith(document.adoptNode(update.querySelector(node)));
   }
   boot();
   for (const id of open) document.querySelector(`#${CSS.escape(id)} details`)?.setAttribute("open", "");

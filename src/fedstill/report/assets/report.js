@@ -9,7 +9,7 @@ function curveOf(rounds, x, y) {
   return rounds.filter((r) => r[y] !== null && r[y] !== undefined).map((r) => ({ x: x(r), y: r[y], note: x.note && `round ${r.round}` }));
 }
 
-function told(points, what, format, how) {
+function described(points, what, format, how) {
   if (!points.length) return `${what}: nothing measured yet.`;
   const first = points[0], last = points[points.length - 1];
   const top = points.reduce((a, b) => (how(a.y, b.y) ? a : b));
@@ -21,10 +21,10 @@ const single = (points, colour = 0) => [{ name: "", colour, points }];
 function drawLearning(data) {
   const accuracy = curveOf(data.rounds, (r) => r.round, "accuracy");
   chart(byId("accuracy"), { x: byRound, y: share, series: single(accuracy),
-    describe: told(accuracy, "Accuracy by round", formats.exactPercent, higher), empty: "no round was evaluated yet" });
+    describe: described(accuracy, "Accuracy by round", formats.exactPercent, higher), empty: "no round was evaluated yet" });
   const loss = curveOf(data.rounds, (r) => r.round, "loss");
   chart(byId("loss"), { x: byRound, y: { format: formats.number }, series: single(loss, 1),
-    describe: told(loss, "Loss by round", formats.number, lower), empty: "no round was evaluated yet" });
+    describe: described(loss, "Loss by round", formats.number, lower), empty: "no round was evaluated yet" });
 }
 
 function drawBytes(data) {
@@ -32,13 +32,13 @@ function drawBytes(data) {
   const none = points.length && points[points.length - 1].x === 0;
   chart(byId("by-bytes"), { x: { label: "uploaded", format: formats.bytes, zero: true }, y: share,
     series: single(none ? [] : points), empty: "nothing travelled: all records were in one place",
-    describe: told(points, "Accuracy by uploaded bytes", formats.exactPercent, higher) });
+    describe: described(points, "Accuracy by uploaded bytes", formats.exactPercent, higher) });
 }
 
 function drawMinutes(data) {
   const points = curveOf(data.rounds, totals(data.rounds, minutesOf(link)), "accuracy");
   chart(byId("by-minutes"), { x: { label: "time", format: formats.minutes, zero: true }, y: share, series: single(points, 2),
-    empty: "no round was evaluated yet", describe: told(points, "Accuracy by simulated minutes", formats.exactPercent, higher) });
+    empty: "no round was evaluated yet", describe: described(points, "Accuracy by simulated minutes", formats.exactPercent, higher) });
 }
 
 function drawMatrix(host, held) {
@@ -102,7 +102,7 @@ function drawDetails(host, data) {
   names.forEach((name, i) => {
     const points = data.rounds.filter((r) => name in r.details).map((r) => ({ x: r.round, y: r.details[name] }));
     chart(host.children[i].lastChild, { x: byRound, y: { format: formats.number }, series: single(points, 3 + i),
-      describe: told(points, `${name} by round`, formats.number, lower) });
+      describe: described(points, `${name} by round`, formats.number, lower) });
   });
 }
 
@@ -122,7 +122,7 @@ function drawEpsilon(data) {
   if (!host) return;
   const points = curveOf(data.rounds, (r) => r.round, "epsilon");
   chart(host, { x: byRound, y: { format: formats.number, low: 0 }, series: single(points, 4),
-    describe: told(points, "Epsilon by round", formats.number, lower) });
+    describe: described(points, "Epsilon by round", formats.number, lower) });
 }
 
 function imageControls(data) {
@@ -141,9 +141,9 @@ function imageControls(data) {
     const label = `${found.rounds[state.imageRound].round}`;
     byId("image-round-value").textContent = label;
     slider.setAttribute("aria-valuetext", `round ${label}`);
-    const words = imagesText(found, state);
-    byId("images").setAttribute("aria-label", words);
-    byId("images-text").textContent = words;
+    const text = imagesText(found, state);
+    byId("images").setAttribute("aria-label", text);
+    byId("images-text").textContent = text;
     paintBars(byId("bars"), found, state);
     return paintImages(byId("images"), found, sheetOf, state);
   };

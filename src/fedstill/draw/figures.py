@@ -1,4 +1,4 @@
-"""Figures for papers: one drawing of lines and text, written as SVG or as PNG.
+"""Figures for papers: curves and points, each written as SVG and as PNG.
 
 The pages draw their own figures, which follow the mouse; these are the ones to keep.
 """
@@ -11,17 +11,17 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
+from fedstill.draw.canvas import Anchor, Axes, AxesStyle, Canvas, Place, ticks
 from fedstill.draw.pen import SCALE, Pen, fitted, text_width
+from fedstill.draw.svg import Svg
 from fedstill.files import replacing, write_atomically
-from fedstill.report.embed import text as escaped
 
 WIDTH, HEIGHT = 640.0, 400.0
 COLOURS = ("#11707e", "#c2562d", "#5a55b0", "#2f7d32", "#a83a78", "#8a6d00", "#2767b5", "#6b6f76")
 _INK, _SOFT, _LINE = "#16242b", "#5a6b73", "#e1e7ea"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, WIDTH - 18, 42.0, HEIGHT - 48
+_STYLE = AxesStyle(grid=_LINE, label=_SOFT, size=11, x_gap=14, y_gap=8, base=_SOFT)
 _MOST_NAMES = 10
-
-Place = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -46,45 +46,6 @@ class Figure:
     series: Sequence[Series]
     x_text: Callable[[float], str] = field(default=lambda v: f"{v:g}")
     y_text: Callable[[float], str] = field(default=lambda v: f"{v:.0%}")
-
-
-class _Svg:
-    """Collects SVG elements."""
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-
-    def line(
-        self, places: Sequence[Place], colour: str, width: float, dashed: bool = False
-    ) -> None:
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        dash = ' stroke-dasharray="5 5"' if dashed else ""
-        self.parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"'
-            f'{dash} stroke-linejoin="round"/>'
-        )
-
-    def area(self, places: Sequence[Place], colour: str) -> None:
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        self.parts.append(f'<polygon points="{points}" fill="{colour}" opacity="0.16"/>')
-
-    def dot(self, x: float, y: float, radius: float, colour: str) -> None:
-        self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}"/>')
-
-    def text(self, x: float, y: float, words: str, size: float, colour: str, anchor: str) -> None:
-        at = {"l": "start", "m": "middle", "r": "end"}[anchor]
-        self.parts.append(
-            f'<text x="{x:.1f}" y="{y + size * 0.35:.1f}" font-size="{size}" fill="{colour}" '
-            f'text-anchor="{at}">{escaped(words)}</text>'
-        )
-
-    def document(self, title: str) -> str:
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
-            f'width="{WIDTH:g}" height="{HEIGHT:g}" font-family="sans-serif" role="img">'
-            f'<title>{escaped(title)}</title><rect width="100%" height="100%" fill="#fff"/>'
-            f"{''.join(self.parts)}</svg>\n"
-        )
 
 
 class _Png:
@@ -115,8 +76,8 @@ class _Png:
         ]
         self.draw.ellipse(box, fill=colour)
 
-    def text(self, x: float, y: float, words: str, size: float, colour: str, anchor: str) -> None:
-        self.pen.text(x, y, words, size, colour, f"{anchor}m")
+    def text(self, x: float, y: float, text: str, size: float, colour: str, anchor: Anchor) -> None:
+        self.pen.text(x, y, text, size, colour, f"{anchor}m")
 
 
 def _dashes(points: Sequence[Place], length: float) -> list[list[Place]]:
@@ -131,23 +92,14 @@ def _dashes(points: Sequence[Place], length: float) -> list[list[Place]]:
 
 def write_figure(figure: Figure, stem: Path) -> list[Path]:
     """Write ``stem.svg`` and ``stem.png``."""
-    drawing, picture = _Svg(), _Png()
+    drawing, picture = Svg(WIDTH, HEIGHT, figure.title), _Png()
     _paint(figure, drawing)
     _paint(figure, picture)
     svg, png = stem.with_name(f"{stem.name}.svg"), stem.with_name(f"{stem.name}.png")
-    write_atomically(svg, drawing.document(figure.title).encode())
+    write_atomically(svg, drawing.document().encode())
     with replacing(png) as temporary:
         picture.image.save(temporary, format="PNG", optimize=True, dpi=(72 * SCALE, 72 * SCALE))
     return [svg, png]
-
-
-def ticks(low: float, high: float, count: int) -> list[float]:
-    """About ``count`` round values within the range."""
-    rough = (high - low) / max(1, count)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
 def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
@@ -156,29 +108,17 @@ def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _paint(figure: Figure, on: "_Svg | _Png") -> None:
+def _paint(figure: Figure, on: Canvas) -> None:
     filled = [s for s in figure.series if s.places]
     x0, x1 = _range([x for s in filled for x, _ in s.places], 0.02)
     ends = [v for s in filled for pair in s.spread for v in pair]
     y0, y1 = _range([y for s in filled for _, y in s.places] + ends, 0.06)
-
-    def at(x: float, y: float) -> Place:
-        return (
-            _LEFT + (x - x0) / (x1 - x0) * (_RIGHT - _LEFT),
-            _BOTTOM - (y - y0) / (y1 - y0) * (_BOTTOM - _TOP),
-        )
-
+    axes = Axes((x0, x1), (y0, y1), _LEFT, _RIGHT, _TOP, _BOTTOM)
     on.text(_LEFT, 20, figure.title, 15, _INK, "l")
-    for mark in ticks(y0, y1, 6):
-        y = at(x0, mark)[1]
-        on.line([(_LEFT, y), (_RIGHT, y)], _LINE, 1)
-        on.text(_LEFT - 8, y, figure.y_text(mark), 11, _SOFT, "r")
-    for mark in ticks(x0, x1, 7):
-        on.text(at(mark, y0)[0], _BOTTOM + 14, figure.x_text(mark), 11, _SOFT, "m")
-    on.line([(_LEFT, _BOTTOM), (_RIGHT, _BOTTOM)], _SOFT, 1)
+    axes.draw(on, _STYLE, ticks(x0, x1, 7), ticks(y0, y1, 6), figure.x_text, figure.y_text)
     on.text((_LEFT + _RIGHT) / 2, HEIGHT - 14, figure.x_label, 12, _INK, "m")
     for series in filled:
-        _curve(series, at, on)
+        _curve(series, axes.at, on)
     named = [s for s in filled if s.name][:_MOST_NAMES]
     room = max((text_width(s.name, 11) for s in named), default=0.0)
     for row, series in enumerate(named):
@@ -187,7 +127,7 @@ def _paint(figure: Figure, on: "_Svg | _Png") -> None:
         on.text(x + 22, y, fitted(series.name, 11, 260), 11, _INK, "l")
 
 
-def _curve(series: Series, at: Callable[[float, float], Place], on: "_Svg | _Png") -> None:
+def _curve(series: Series, at: Callable[[float, float], Place], on: Canvas) -> None:
     colour = COLOURS[series.colour % 8]
     places = [at(x, y) for x, y in series.places]
     if series.spread and series.line:

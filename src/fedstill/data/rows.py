@@ -1,0 +1,171 @@
+"""Tables in the Hugging Face layout: the rows of a split, from parquet files or the hub.
+
+The image column is a struct {bytes, path} (or plain bytes), the label column holds class
+numbers or words. Class names come from the ``huggingface`` entry of the schema's metadata.
+Rows are counted from 0, as pandas and pyarrow do.
+"""
+
+import bisect
+import itertools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstill.data.images import Encoded, ImageForm, decode_images
+from fedstill.errors import RequestError
+
+_BATCH = 2048  # rows held in encoded form at a time
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a split that lie in one place, read batch by batch."""
+
+    place: str  # the file, for messages
+    schema: pa.Schema
+    rows: int
+    batches: Callable[[str], Iterable[pa.Array]]  # the contents of one column, in order
+
+
+def parquet_table(path: Path) -> Table:
+    """A parquet file, opened but not read."""
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise RequestError(f"{path}: not a readable parquet file ({_line(error)})") from error
+
+    def batches(column: str) -> Iterable[pa.Array]:
+        try:
+            for batch in file.iter_batches(batch_size=_BATCH, columns=[column]):
+                yield batch.column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise RequestError(
+                f"{path}: column '{column}' cannot be read ({_line(error)}); copy the file again"
+            ) from error
+
+    return Table(str(path), file.schema_arrow, file.metadata.num_rows, batches)
+
+
+class Rows:
+    """The tables (shards) of a split as one sequence of rows."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = [table for table in tables if table.rows]
+        if not self.tables:
+            raise RequestError(f"{tables[0].place}: the file holds no records")
+        self._ends = list(itertools.accumulate(table.rows for table in self.tables))
+        self.count = self._ends[-1]
+
+    def where(self, row: int) -> str:
+        """The file and the row in it, for messages."""
+        shard = bisect.bisect_right(self._ends, row)
+        table = self.tables[shard]
+        return f"{table.place}, row {row - self._ends[shard] + table.rows} (counting from 0)"
+
+    def find(self, wanted: str | None, usual: Sequence[str], setting: str) -> str:
+        """The column to use; all tables must have it."""
+        first = self.tables[0].schema.names
+        name = wanted or next((n for n in usual if n in first), None)
+        for table in self.tables:
+            if name is None or name not in table.schema.names:
+                sought = f"'{name}'" if name else " or ".join(f"'{n}'" for n in usual)
+                raise RequestError(
+                    f"{table.place}: no column {sought} (it has: "
+                    f"{', '.join(table.schema.names)}); name the right one in {setting}"
+                )
+        return str(name)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A whole column without holes."""
+        chunks = [chunk for table in self.tables for chunk in table.batches(name)]
+        if pa.types.is_dictionary(chunks[0].type):
+            chunks = [chunk.dictionary_decode() for chunk in chunks]
+        try:
+            column = pa.chunked_array(chunks)
+        except pa.ArrowException as error:
+            raise RequestError(
+                f"{self.tables[0].place}: column '{name}' has another type in another shard"
+            ) from error
+        if column.null_count:
+            row = int(np.flatnonzero(pc.is_null(column).to_numpy())[0])
+            raise RequestError(f"{self.where(row)}: column '{name}' is empty (null); fill it")
+        return column
+
+    def class_names(self, label: str) -> tuple[str, ...] | None:
+        """Names of the classes from the schema's metadata, where they are given."""
+        metadata = self.tables[0].schema.metadata or {}
+        try:
+            names: Any = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
+            return tuple(str(name) for name in names)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def names_or_numbers(
+        self, column: str, role: str = "label"
+    ) -> NDArray[np.int64] | NDArray[np.str_]:
+        """A whole column of class or owner names or numbers; ``role`` says which, in messages."""
+        values = self.column(column)
+        return as_texts(values) if is_text(values) else self.as_integers(values, column, role)
+
+    def as_integers(
+        self, values: pa.ChunkedArray, column: str, role: str = "label"
+    ) -> NDArray[np.int64]:
+        """The values of a column that must hold whole numbers."""
+        if not (pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
+            raise RequestError(
+                f"{self.tables[0].place}: column '{column}' holds {values.type}, neither numbers "
+                f"nor words; name another one in data.{role}_column"
+            )
+        return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+    def images(self, column: str, form: ImageForm) -> Tensor:
+        """All images decoded, in order."""
+        out = form.empty(self.count)
+        start = 0
+        for table in self.tables:
+            for chunk in table.batches(column):
+                encoded = _encoded(chunk, column, table.place)
+                room = out[start : start + len(encoded)]
+                decode_images(encoded, form, room, lambda i, start=start: self.where(start + i))  # type: ignore[misc]
+                start += len(encoded)
+        return torch.from_numpy(out)
+
+    def first_image(self, column: str) -> Encoded:
+        """The image that decides the form of all."""
+        chunk = next(iter(self.tables[0].batches(column)))
+        return _encoded(chunk.slice(0, 1), column, self.tables[0].place)[0]
+
+
+def is_text(values: pa.ChunkedArray) -> bool:
+    """Whether a column holds strings."""
+    return bool(pa.types.is_string(values.type) or pa.types.is_large_string(values.type))
+
+
+def as_texts(values: pa.ChunkedArray) -> NDArray[np.str_]:
+    """The strings of a column."""
+    return np.asarray(values.to_pylist(), dtype=np.str_)
+
+
+def _encoded(chunk: pa.Array, column: str, place: str) -> list[Encoded]:
+    if pa.types.is_struct(chunk.type) and chunk.type.get_field_index("bytes") >= 0:
+        chunk = pc.struct_field(chunk, "bytes")
+    if not (pa.types.is_binary(chunk.type) or pa.types.is_large_binary(chunk.type)):
+        raise RequestError(
+            f"{place}: column '{column}' holds {chunk.type}, not encoded images; "
+            "name another one in data.image_column"
+        )
+    return chunk.to_pylist()  # type: ignore[no-any-return]
+
+
+def _line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).split("\n")[0]
