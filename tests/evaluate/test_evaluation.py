@@ -15,7 +15,7 @@ from fedstill.records import SyntheticSet
 from fedstill.runs.sets import load_set, save_sets
 from fedstill.steps.training import Training
 from fedstill.wire import tree
-from tests.distilled import distilled_run
+from tests.evaluate.distilled import distilled_run
 
 QUICK = Training(0.1, momentum=0.9, batch_size=16, epochs=4)
 
