@@ -13,7 +13,7 @@ from tests.report.folders import feddm_run
 if TYPE_CHECKING:  # the fast tests are collected where Playwright is not installed
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
-# The last ones keep the browser from calling home.
+# The last ones switch off the browser's background requests.
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",

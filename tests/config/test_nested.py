@@ -6,7 +6,7 @@ from fedstill.config.nested import flat, merged, nested, parse_override, read_to
 from fedstill.errors import RequestError
 
 
-def test_overrides_are_toml_or_words() -> None:
+def test_overrides_are_toml_or_strings() -> None:
     assert parse_override("a.b=3") == ("a.b", 3)
     assert parse_override("a.b=0.5") == ("a.b", 0.5)
     assert parse_override("a=true") == ("a", True)
@@ -22,9 +22,9 @@ def test_tables() -> None:
     assert nested({"a.b": 1, "a.c": 2, "d": 3}) == {"a": {"b": 1, "c": 2}, "d": 3}
     assert flat({"a": {"b": 1, "c": 2}, "d": 3}) == {"a.b": 1, "a.c": 2, "d": 3}
     assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 5}}) == {"a": {"b": 5, "c": 2}}
-    with pytest.raises(RequestError, match="'a' is set to a value of its own"):
+    with pytest.raises(RequestError, match="'a' is already set to a value"):
         nested({"a": 1, "a.b": 2})
-    with pytest.raises(RequestError, match=r"a: 'a\.b' is set already"):
+    with pytest.raises(RequestError, match=r"a: 'a\.b' is already set"):
         nested({"a.b": 2, "a": 1})
 
 

@@ -39,7 +39,7 @@ def test_the_resolved_table_is_complete_and_resolves_to_itself(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("request_", "message"),
     [
         ({}, "method: which one?"),
         ({"method": 3}, "method: expected object"),
@@ -92,10 +92,10 @@ def test_the_resolved_table_is_complete_and_resolves_to_itself(tmp_path: Path) -
         ({"method": "fedavg", "data": {"nmae": "mnist"}}, "data.nmae: no such setting"),
     ],
 )
-def test_wrong_requests_are_refused_by_name(request_: dict[str, Any], words: str) -> None:
+def test_wrong_requests_are_refused_by_name(request_: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError) as caught:
         build_model(resolve(request_).model, (1, 8, 8), 10)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

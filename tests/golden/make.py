@@ -1,6 +1,6 @@
 """Short runs whose numbers must not change unnoticed.
 
-``make golden`` writes ``golden.json`` anew; say why in the changelog, under "Numbers changed".
+``make golden`` rewrites ``golden.json``; say why in the changelog, under "Numbers changed".
 """
 
 import json

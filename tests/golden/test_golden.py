@@ -10,8 +10,8 @@ GOLDEN = json.loads(FILE.read_text())
 
 @pytest.mark.parametrize("name", METHODS)
 def test_numbers_are_those_of_last_time(name: str) -> None:
-    """To what another processor's rounding may change: losses a little, and bytes by the digits
-    that a number in a message's header is written with."""
+    """Up to the rounding of another processor, which changes losses a little, and bytes by the
+    digits of a number in a message's header."""
     measured, expected = golden_run(name), GOLDEN[name]
     assert [m["up"] for m in measured] == pytest.approx([m["up"] for m in expected], abs=64)
     assert [m["down"] for m in measured] == pytest.approx([m["down"] for m in expected], abs=64)

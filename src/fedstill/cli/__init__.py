@@ -53,8 +53,8 @@ app.command("list")(list_.list_command)
 app.add_typer(deploy.app, name="deploy")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fedstill {VERSION}")
         raise typer.Exit
 
@@ -76,7 +76,7 @@ def main() -> None:
     )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone
+            stream.reconfigure(errors="replace")  # a terminal may know ASCII only
     signal.signal(signal.SIGTERM, _as_interrupt)
     keep_freed_memory()
 
@@ -99,7 +99,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
@@ -108,5 +108,5 @@ def main() -> None:
 
 
 def _as_interrupt(_signal: int, _frame: Any) -> NoReturn:
-    """A polite kill stops a run as Ctrl-C does: resumable."""
+    """SIGTERM stops a run as Ctrl-C does: it can be resumed."""
     raise KeyboardInterrupt

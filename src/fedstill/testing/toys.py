@@ -62,7 +62,7 @@ def toy_digits(data: Dataset | None = None) -> Toy:
 
 
 def toy_text() -> Toy:
-    """Three speakers who say much the same, each of other things."""
+    """Three speakers with similar sentences about different things."""
     said = {
         name: "".join(f"the {thing} sees a {other}.\n" for thing in things for other in things)
         for name, things in (("ANN", ("cat", "cow")), ("BEN", ("sun", "moon", "sea")))
@@ -129,7 +129,7 @@ def toy_experiment(
 
 
 def toy_run(method: AnyMethod, folder: Path, *, engine: Any = None, **options: Any) -> Federation:
-    """The toy problem, run to its end in ``folder`` (or further, if a run was begun there)."""
+    """The toy problem, run to its end in ``folder``; a run that was begun there is resumed."""
     built = toy_experiment(method, **options).with_ledgers(folder / "ledger")
     federation = Federation(built, RunFolder(folder), Observer())
     federation.begin()

@@ -1,6 +1,6 @@
-"""The environment of Flower's programs as we start them: nothing calls home, nothing is installed.
+"""The environment of Flower's programs: no telemetry, no update check, nothing is installed.
 
-By default Flower sends usage events, looks for updates, and a SuperLink installs an app's
+By default Flower sends usage events, checks for updates, and a SuperLink installs an app's
 dependencies while it runs; Ray sends usage statistics.
 """
 
@@ -18,7 +18,7 @@ QUIET: Mapping[str, str] = {
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """Ours, with Flower's own programs first on the path and its files below ``home``."""
+    """Our environment with Flower's programs first on the path and its files below ``home``."""
     beside = str(Path(sys.executable).parent)
     return {
         **os.environ,
@@ -29,5 +29,5 @@ def flower_environment(home: Path) -> dict[str, str]:
 
 
 def command(name: str) -> str:
-    """One of Flower's programs, from the environment that runs us."""
+    """The path of one of Flower's programs in this environment."""
     return str(Path(sys.executable).parent / name)
