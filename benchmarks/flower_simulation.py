@@ -335,8 +335,8 @@ def with_fedstill(rounds: int, workers: int) -> Measured:
 
 def find_flower() -> Path | None:
     """The folder of Flower's commands, if it is in this environment with its simulation."""
-    beside = Path(sys.executable).parent
-    search = os.pathsep.join([str(beside), os.environ.get("PATH", "")])
+    programs = Path(sys.executable).parent
+    search = os.pathsep.join([str(programs), os.environ.get("PATH", "")])
     found = shutil.which("flwr", path=search)
     whole = all(importlib.util.find_spec(name) is not None for name in ("flwr", "ray"))
     return Path(found).parent if found is not None and whole else None

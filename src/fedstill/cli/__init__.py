@@ -80,7 +80,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _as_interrupt)
     keep_freed_memory()
 
-    def say(text: str) -> None:
+    def print_error(text: str) -> None:
         line = f"fedstill: {' '.join(text.split())}"
         errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -88,14 +88,14 @@ def main() -> None:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except FedstillError as error:
-        say(str(error))
+        print_error(str(error))
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fedstill"
-        say(f"{error.format_message()} See `{command} --help`.")
+        print_error(f"{error.format_message()} See `{command} --help`.")
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
@@ -103,7 +103,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         sys.exit(1)
 
 

@@ -21,7 +21,7 @@ def audit_command(
     ],
     epsilon: Annotated[float, typer.Option(help="The claimed epsilon.")] = 2.0,
     delta: Annotated[float, typer.Option(help="The claimed delta.")] = 1e-5,
-    canaries: Annotated[int, typer.Option(help="Records that are included at random.")] = 400,
+    canaries: Annotated[int, typer.Option(help="Canary records, each included at random.")] = 400,
     rounds: Annotated[int, typer.Option(help="Rounds of the audited run.")] = 1,
     q: Annotated[float, typer.Option("--q", help="Sampling rate.")] = 1.0,
     confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.95,
@@ -36,9 +36,10 @@ def audit_command(
 ) -> None:
     """Test a claimed epsilon by an attack that gives a lower bound.
 
-    Canary records are included in one run at random, and an attacker guesses which ones. A lower
-    bound above the claim refutes it (exit code 1). If the method produces images, a run without
-    privacy is attacked in the same way.
+    METHOD is one of `fedstill list methods`, or your own as package.module:Class. Canary records
+    are included in one run at random, and an attacker guesses which ones. A lower bound above the
+    claim refutes it (exit code 1). If the method produces images, a run without privacy is attacked
+    in the same way.
     """
     settings = AuditSettings(
         epsilon=epsilon,

@@ -19,15 +19,16 @@ def compare_command(
     target: Annotated[
         float | None,
         typer.Option(
-            help="Count the rounds and bytes up to this accuracy, e.g. 0.9.",
+            help="Count rounds and bytes until this accuracy is reached, e.g. 0.9.",
             show_default="the highest that all runs reach",
         ),
     ] = None,
 ) -> None:
     """Compare several runs: a table, and curves by round, uploaded byte and simulated minute.
 
-    Runs that differ only in the seed are one line, with the spread over their seeds. The table is
-    also written as CSV, Markdown and LaTeX, and the figures as SVG and PNG, next to the page.
+    Each RUN is a run folder. Runs that differ only in the seed are one line, with the spread over
+    their seeds. The table is also written as CSV, Markdown and LaTeX, and the figures as SVG and
+    PNG, next to the page.
     """
     comparison = compare(runs, target)
     written = write_comparison(comparison, out)

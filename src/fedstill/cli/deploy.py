@@ -60,7 +60,8 @@ def init_command(
 ) -> None:
     """Write a Flower app for an experiment: code, settings, certificates, keys and a README.
 
-    The README in DIR has every command for the server and the nodes, ready to copy.
+    DIR is a new folder for the app; its README has every command for the server and the nodes,
+    ready to copy. METHOD is one of `fedstill list methods`.
     """
     from fedstill.engine.flower import require_flower
 
@@ -103,7 +104,7 @@ def check_command(
 ) -> None:
     """Check the certificates, keys and versions, and that a node's data fit the task.
 
-    Nothing is started. Exit code 1 if anything is wrong.
+    DIR is the app's folder. Nothing is started. Exit code 1 if anything is wrong.
     """
     from fedstill.engine.flower import require_flower
 
@@ -126,7 +127,10 @@ def key_command(
         Path, typer.Argument(help="File for the private key; the public key is PATH.pub.")
     ],
 ) -> None:
-    """Make a node's key. Run it on the node: only PATH.pub has to leave it."""
+    """Make a node's key. Run it on the node: only PATH.pub has to leave it.
+
+    PATH is the file for the private key; the public key is PATH.pub.
+    """
     from fedstill.engine.flower import require_flower
 
     require_flower()

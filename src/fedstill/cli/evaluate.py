@@ -30,7 +30,7 @@ def evaluate_command(
         str | None,
         typer.Option(
             help="Networks to train on a set: names of `fedstill list models`, comma-separated.",
-            show_default="the run's own",
+            show_default="the run's",
         ),
     ] = None,
     networks: Annotated[
@@ -52,7 +52,7 @@ def evaluate_command(
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")] = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
     set_: Annotated[
         list[str] | None,
@@ -66,13 +66,13 @@ def evaluate_command(
 ) -> None:
     """Test a model or a synthetic set: accuracy, loss, calibration, and accuracy by class.
 
-    A set is scored by newly initialised networks that are trained on it alone: mean and standard
-    deviation over several of them, for each architecture in --models. In a run folder, the model
-    and the set of the last round are tested.
+    The argument is a set file, a model file, or a run folder, of which the model and the set of the
+    last round are tested. A set is scored by newly initialised networks that are trained on it
+    alone: mean and standard deviation over several of them, for each architecture in --models.
     """
     errors = ProgressConsole(stderr=True)
 
-    def say(network: str, number: int, numbers: int, scores: Scores) -> None:
+    def report(network: str, number: int, numbers: int, scores: Scores) -> None:
         line = f"{network}: network {number}/{numbers}, accuracy {in_percent(scores.accuracy)}"
         errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -86,7 +86,7 @@ def evaluate_command(
         device=device,
         seed=seed,
         set=dict(parse_override(text) for text in set_ or ()),
-        progress=say,
+        progress=report,
     )
     _print(evaluated)
     if json:

@@ -24,7 +24,8 @@ def export_command(
 ) -> None:
     """Write a synthetic set as an image folder, parquet, npz or Hugging Face data set.
 
-    Images have 8 bits per channel; `--to npz` keeps the exact values.
+    SET is a set file, or a run folder (its last round). Images have 8 bits per channel; `--to npz`
+    keeps the exact values.
     """
     stored = load_set(source)
     if out is None:

@@ -49,7 +49,7 @@ class Cells:
 def reproduce_command(
     recipe: Annotated[str, typer.Argument(help="One of `fedstill list recipes`.")],
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds), cpu (about an hour) or paper (as printed).")
+        str, typer.Option(help="smoke (seconds), cpu (about an hour) or paper (as published).")
     ] = "smoke",
     seeds: Annotated[int, typer.Option(help="Runs per cell, with seeds 0, 1, ...")] = 1,
     row: Annotated[
@@ -67,7 +67,7 @@ def reproduce_command(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting that overrides every cell's."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting for every cell, e.g. rounds=2."),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the outcome as the last line of output.")
@@ -75,30 +75,30 @@ def reproduce_command(
 ) -> None:
     """Run a table or figure of a paper, and show our numbers next to the published ones.
 
-    Completed cells are not run again, and an interrupted one is resumed: after Ctrl-C, the same
-    command computes the rest.
+    RECIPE is one of `fedstill list recipes`. Completed cells are not run again, and an interrupted
+    one is resumed: after Ctrl-C, the same command computes the rest.
     """
-    wanted: ScaleName | None = next((s for s in SCALES if s == scale), None)
-    if wanted is None:
+    chosen: ScaleName | None = next((s for s in SCALES if s == scale), None)
+    if chosen is None:
         raise RequestError(f"--scale {scale}: no such scale{did_you_mean(scale, SCALES)}")
-    known = load_recipe(recipe).part(wanted, row or (), column or ())
+    known = load_recipe(recipe).part(chosen, row or (), column or ())
     folder = out or Path("reproductions") / recipe / scale
     extra = nested(dict(parse_override(text) for text in set_ or ()))
     if data_dir is not None:
         extra = merged(extra, {"data": {"dir": str(data_dir)}})
     try:
         outcomes = reproduce(
-            known, wanted, seeds, folder, extra, Cells(ProgressConsole(stderr=True))
+            known, chosen, seeds, folder, extra, Cells(ProgressConsole(stderr=True))
         )
     except Interrupted:
         raise Interrupted("interrupted; the same command computes the rest") from None
-    head, rows = results(known, wanted, outcomes)
+    head, rows = results(known, chosen, outcomes)
     # A part has its own files: it must not overwrite those of the whole table.
     file = folder / ("results-part.md" if row or column else "results.md")
     options = [f'--row "{name}"' for name in row or ()] + [f'--column "{n}"' for n in column or ()]
-    write_atomically(file, as_document(known, wanted, head, rows, options).encode())
+    write_atomically(file, as_document(known, chosen, head, rows, options).encode())
     write_atomically(file.with_suffix(".json"), msgspec.json.encode(as_records(outcomes)))
-    _print(known.contents.title, head, rows, known.scale(wanted).note, file)
+    _print(known.contents.title, head, rows, known.scale(chosen).note, file)
     if json:
         sys.stdout.write(msgspec.json.encode(as_records(outcomes)).decode() + "\n")
     failed = sum(bool(outcome.failures) for outcome in outcomes)

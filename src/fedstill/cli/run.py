@@ -66,7 +66,7 @@ def run_command(
         int | None, typer.Option(help="Worker processes.", show_default="one per core")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps.", show_default="cpu")
+        str | None, typer.Option(help="cpu, cuda, cuda:1 or mps.", show_default="cpu")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Random seed: same seed, same bits.", show_default="0")

@@ -33,8 +33,8 @@ def tune_command(
             "clients' records, of which only the score is sent."
         ),
     ] = "holdout",
-    sampler: Annotated[str, typer.Option(help=f"{', '.join(SAMPLERS)}.")] = "tpe",
-    pruner: Annotated[str, typer.Option(help=f"{', '.join(PRUNERS)}.")] = "median",
+    sampler: Annotated[str, typer.Option(help=f"Optuna's sampler: {', '.join(SAMPLERS)}.")] = "tpe",
+    pruner: Annotated[str, typer.Option(help=f"Optuna's pruner: {', '.join(PRUNERS)}.")] = "median",
     workers: Annotated[
         int, typer.Option(min=1, help="Worker processes; trials are reproducible with 1 only.")
     ] = 1,
@@ -54,26 +54,26 @@ def tune_command(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Network for --search hyper.", show_default="the run's own"),
+        typer.Option(help="Network for --search hyper.", show_default="the run's"),
     ] = None,
     space: Annotated[
-        Path | None, typer.Option(help="TOML file with changes of the search space.")
+        Path | None, typer.Option(help="TOML file with changes to the search space.")
     ] = None,
     holdout: Annotated[float, typer.Option(help="Fraction of each class to hold out.")] = 0.25,
     repeats: Annotated[
         int, typer.Option(min=1, help="Networks per trial, each with its own split.")
     ] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same trials.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")] = "cpu",
     json: Annotated[
         bool, typer.Option("--json", help="Print the outcome as the last line of output.")
     ] = False,
 ) -> None:
     """Search hyper-parameters and architecture on a distilled set.
 
-    Candidates are trained on a part of the set and judged on the rest: nothing is sent. The best
-    one is written as a configuration: `fedstill run --config winner.toml fedavg`. After Ctrl-C,
-    --study resumes the study.
+    SET is a set file, or a run folder (its last round). Candidates are trained on a part of the set
+    and tested on the rest: nothing is sent. The best one is written as a configuration: `fedstill
+    run --config winner.toml fedavg`. After Ctrl-C, --study resumes the study.
     """
     watcher = watcher_for(ProgressConsole(stderr=True))
     try:

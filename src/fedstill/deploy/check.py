@@ -130,8 +130,8 @@ def _refuse_expired(certificate: Any, name: str) -> None:
     if now < certificate.not_valid_before_utc:
         raise _Problem(f"{name} is valid from {certificate.not_valid_before_utc:%Y-%m-%d} only")
     if end < now + _SOON:
-        word = "expired on" if end < now else "expires on"
-        raise _Problem(f"{name} {word} {end:%Y-%m-%d}; make new certificates")
+        verb = "expired on" if end < now else "expires on"
+        raise _Problem(f"{name} {verb} {end:%Y-%m-%d}; make new certificates")
 
 
 def _certificates(folder: Path) -> None:

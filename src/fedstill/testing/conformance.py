@@ -151,10 +151,10 @@ def private_same_seed_same_bits(method: AnyMethod) -> None:
 
 def private_noise_is_fresh(method: AnyMethod) -> None:
     """Otherwise the same seed gives another result each time: nobody can replay the noise."""
-    fresh = {**TOY_PRIVACY, "reproducible": False}
+    unseeded = {**TOY_PRIVACY, "reproducible": False}
     with tempfile.TemporaryDirectory() as name:
-        first = toy_run(method, Path(name) / "a", rounds=1, privacy=fresh)
-        again = toy_run(method, Path(name) / "b", rounds=1, privacy=fresh)
+        first = toy_run(method, Path(name) / "a", rounds=1, privacy=unseeded)
+        again = toy_run(method, Path(name) / "b", rounds=1, privacy=unseeded)
         assert bits(_params(first)) != bits(_params(again)), "the noise came from the seed"
 
 
@@ -193,7 +193,7 @@ def private_shapes_do_not_depend_on_the_data(method: AnyMethod) -> None:
     assert shapes[:half] == shapes[half:], "the message's shape reveals something about the records"
 
 
-# For methods with a private form, beside ``CHECKS``.
+# For methods with a private form, in addition to ``CHECKS``.
 PRIVATE_CHECKS: dict[str, Callable[[AnyMethod], None]] = {
     check.__name__: check
     for check in (

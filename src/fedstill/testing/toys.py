@@ -63,13 +63,13 @@ def toy_digits(data: Dataset | None = None) -> Toy:
 
 def toy_text() -> Toy:
     """Three speakers with similar sentences about different things."""
-    said = {
+    texts = {
         name: "".join(f"the {thing} sees a {other}.\n" for thing in things for other in things)
         for name, things in (("ANN", ("cat", "cow")), ("BEN", ("sun", "moon", "sea")))
     }
-    said["CLEO"] = said["BEN"].upper() + said["ANN"]
+    texts["CLEO"] = texts["BEN"].upper() + texts["ANN"]
     vocabulary = find_vocabulary(None)
-    decoded = decode_texts(said, None, vocabulary, 8, "toy")
+    decoded = decode_texts(texts, None, vocabulary, 8, "toy")
     data = Dataset(
         "toy text",
         decoded.train,

@@ -71,6 +71,6 @@ def decode(
 
 def _restore(name: str, value: Tensor, spec: TensorSpec, reader: Codec, header: Any) -> Tensor:
     if value.dtype != reader.dtype:
-        wanted = short_name(reader.dtype)
-        raise WireError(f"'{name}' came as {short_name(value.dtype)}, the codec is {wanted}")
+        expected = short_name(reader.dtype)
+        raise WireError(f"'{name}' came as {short_name(value.dtype)}, the codec is {expected}")
     return reader.decode(name, value, header, spec.dtype)

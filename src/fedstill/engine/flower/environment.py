@@ -19,11 +19,11 @@ QUIET: Mapping[str, str] = {
 
 def flower_environment(home: Path) -> dict[str, str]:
     """Our environment with Flower's programs first on the path and its files below ``home``."""
-    beside = str(Path(sys.executable).parent)
+    programs = str(Path(sys.executable).parent)
     return {
         **os.environ,
         **QUIET,
-        "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),
+        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
         "FLWR_HOME": str(home),
     }
 

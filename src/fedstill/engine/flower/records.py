@@ -32,7 +32,7 @@ class Introduction:
 
 
 def write_query(experiment: str) -> RecordDict:
-    """The query which client a node is, and whether its data fit this experiment."""
+    """A query: which client is this node, and do its data fit this experiment?"""
     return RecordDict({_FIELDS: ConfigRecord({"experiment": _packed(experiment)})})
 
 
