@@ -1,14 +1,14 @@
-"""The distribution-matching step, ours against the loop over classes that papers' codes have.
+"""The distribution-matching step, ours against the loop over classes in the papers' code.
 
     python benchmarks/distribution_matching.py [--real 256] [--threads 2 | --cpu-time] [--compile]
 
 In one run, on the same tensors and weights: (a) one class after another, eager; (b) ours; (c)
 ours with torch.compile. Pixel gradients are compared with each other and with float64. Times are
-the best of the repeats, taken in turns so that a noisy neighbour meets all alike. The share of
-this machine's single-precision matrix-multiply peak counts the multiplications and additions that
-the step needs, whoever computes it, over the time it took. The same again with the C library told
-to keep freed memory (``fedstill.engine.memory``), which helps (a) too; the ratios are all to (a)
-as anyone would run it.
+the best of the repeats, in alternation so that other load on the machine affects all alike. The
+fraction of this machine's single-precision matrix-multiply peak counts the multiplications and
+additions that the step needs, for all programs alike. Everything is measured again with the C
+library set to keep freed memory (``fedstill.engine.memory``), which helps (a) too; all ratios are
+to (a) without it.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main() -> None:
     reference = per_class(
         model, {k: v.double() for k, v in params.items()}, real[:, :8].double(), images.double()
     )
-    print(f"float64 check with 8 real images a class, {options.threads} threads")
+    print(f"float64 check with 8 real images per class, {options.threads} threads")
     for name, close in {
         "(a)": per_class(model, params, real[:, :8], images),
         "(b)": ours(task, params, real[:, :8], images, compiled=False),
@@ -70,7 +70,7 @@ def main() -> None:
     print(f"matrix multiply: {peak / 1e9:.0f} GFLOPS; the step needs {flops / 1e9:.0f} GFLOP")
     best = _best(steps, options.repeats, clock)
     slow = best["(a) class by class, eager"]
-    print(f"\n| {options.real} real images a class | ms | times (a) | of the peak |")
+    print(f"\n| {options.real} real images per class | ms | times (a) | of the peak |")
     print("|---|---|---|---|")
     kept = _best(steps, options.repeats, clock) if keep_freed_memory() else {}
     for suffix, times in {"": best, ", freed memory kept": kept}.items():
@@ -80,13 +80,13 @@ def main() -> None:
 
 
 def per_class(model: ConvNet, params: Params, real: Tensor, images: Tensor) -> Tensor:
-    """What the published codes do: a forward of each class's real batch, then its images."""
+    """What the published code does: a forward pass of each class's real batch, then its images."""
     x = images.clone().requires_grad_(True)
     total = images.new_zeros(())
-    for own, synthetic in zip(real, x, strict=True):
-        wanted = _features(model, params, own)
-        got = _features(model, params, synthetic)
-        for a, b in zip(wanted, got, strict=True):
+    for batch, synthetic in zip(real, x, strict=True):
+        target = _features(model, params, batch)
+        features = _features(model, params, synthetic)
+        for a, b in zip(target, features, strict=True):
             total = total + (a.detach().mean(0) - b.mean(0)).square().sum()
     return torch.autograd.grad(total, x)[0]
 
@@ -94,7 +94,7 @@ def per_class(model: ConvNet, params: Params, real: Tensor, images: Tensor) -> T
 def _features(model: ConvNet, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
     """The papers' ConvNet out of PyTorch's own layers, conv bias and library pooling included.
 
-    As there, neither the weights nor the real images ask for gradients.
+    As there, neither the weights nor the real images require gradients.
     """
     f = torch.nn.functional
     for block in range(model.blocks):
@@ -142,7 +142,7 @@ def _matmul_peak(clock: Callable[[], float], size: int = 1536, repeats: int = 12
 
 
 def _flops(model: ConvNet, real: int, ipc: int) -> float:
-    """Convolutions and the linear layer; forward for the real side, and back for the pixels."""
+    """Convolutions and the linear layer; forward for real images, backward for the pixels."""
     side, channels, forward = 32, 1, 0.0
     for _ in range(model.blocks):
         forward += 2 * side * side * channels * 9 * model.width
@@ -155,8 +155,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--real", type=int, default=256, help="real images a class")
-    parser.add_argument("--ipc", type=int, default=10, help="synthetic images a class")
+    parser.add_argument("--real", type=int, default=256, help="real images per class")
+    parser.add_argument("--ipc", type=int, default=10, help="synthetic images per class")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=5)

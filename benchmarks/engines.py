@@ -1,14 +1,14 @@
-"""What the road costs: the same rounds on the local engine, on Flower's simulation, deployed.
+"""The overhead of engines: the same rounds on the local engine, on Flower's simulation, deployed.
 
 FedDM on the built-in digits with 10 clients, the same experiment three times; the models must
 agree to the bit, or the comparison means nothing. A deployment is a SuperLink and ten SuperNodes
-as processes of this machine; Flower starts a process for every message, and that process imports
-PyTorch, so most of its overhead is there and is shared by fewer cores here than in the field.
+as processes on this machine. Flower starts one process per message, which imports PyTorch: that is
+most of the overhead, and fewer cores share it here than on real nodes.
 
 Then the bytes on the wire: what really went through a node's connection (without TLS) from the
 end of the first round to the end of the last, against what fedstill counts. What is sent once (the
-app, the introduction) is not in it. A SuperNode that has nothing to do asks for work all the time:
-it is listened to first, and that much is taken off.
+app, the introduction) is not included. An idle SuperNode polls for work all the time: its traffic
+is measured first and subtracted.
 
     pip install 'fedstill[flower]'
     python benchmarks/engines.py [--rounds 4] [--only rounds|bytes]
@@ -46,8 +46,8 @@ def on_this_machine(engine: str, rounds: int, folder: Path) -> list[float]:
 
 
 def deployed(rounds: int, folder: Path) -> list[float]:
-    words = ["feddm", "--clients", str(CLIENTS), "--rounds", str(rounds)]
-    with Deployment(folder, *words, secure=False) as deployment:
+    options = ["feddm", "--clients", str(CLIENTS), "--rounds", str(rounds)]
+    with Deployment(folder, *options, secure=False) as deployment:
         for client in range(CLIENTS):
             deployment.start_node(client)
         deployment.run()
@@ -68,40 +68,40 @@ def compare_rounds(rounds: int) -> None:
         assert len(contents) == 1, "not the same work: the models differ"
     base = statistics.median(measured["local"])
     print(f"FedDM, digits, {CLIENTS} clients, {rounds - 1} rounds each after the first")
-    print(f"{'seconds a round':<18}{'best':>8}{'median':>8}{'overhead':>10}")
+    print(f"{'seconds per round':<18}{'best':>8}{'median':>8}{'overhead':>10}")
     for engine, seconds in measured.items():
         middle = statistics.median(seconds)
         print(f"{engine:<18}{min(seconds):>8.2f}{middle:>8.2f}{middle - base:>10.2f}")
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What had gone through a node's connection at a moment, up and down."""
+class Traffic:
+    """The bytes that had passed a node's connection at a moment, up and down."""
 
     moment: float
     up: int
     down: int
 
     @classmethod
-    def now(cls, tap: Tap) -> "Heard":
+    def now(cls, tap: Tap) -> "Traffic":
         return cls(time.monotonic(), len(tap.up), len(tap.down))
 
 
 def compare_bytes(rounds: int, width: int, folder: Path) -> None:
-    words = ["fedavg", "--clients", "1", "--partition", "iid", "--rounds", str(rounds + 1)]
-    words += ["--model", "mlp", "--set", f"model.width={width}"]
-    with Deployment(folder, *words, secure=False) as deployment:
+    options = ["fedavg", "--clients", "1", "--partition", "iid", "--rounds", str(rounds + 1)]
+    options += ["--model", "mlp", "--set", f"model.width={width}"]
+    with Deployment(folder, *options, secure=False) as deployment:
         tap = Tap(deployment.port)
         deployment.start_node(0, port=tap.port)
         deployment.wait(lambda: "SuperNode ID: " in deployment.log("node-0"), 120, "node-0")
-        before = Heard.now(tap)
+        before = Traffic.now(tap)
         time.sleep(IDLE_SECONDS)
-        after = Heard.now(tap)
+        after = Traffic.now(tap)
         deployment.run()
         deployment.rounds(1, 600)
-        first = Heard.now(tap)
+        first = Traffic.now(tap)
         deployment.rounds(1 + rounds, 600)
-        last = Heard.now(tap)
+        last = Traffic.now(tap)
         counted = deployment.metrics[1:]
     idle = (last.moment - first.moment) / (after.moment - before.moment)
     wire_up = last.up - first.up - idle * (after.up - before.up)
@@ -115,19 +115,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--only", choices=["rounds", "bytes"])
-    wish = parser.parse_args()
+    options = parser.parse_args()
     try:
         require_flower(simulation=True)
     except RequestError:
         print(f"Flower is not installed; to measure it: {INSTALL}")
         return
-    if wish.only != "bytes":
-        compare_rounds(max(3, wish.rounds))
-    if wish.only != "rounds":
+    if options.only != "bytes":
+        compare_rounds(max(3, options.rounds))
+    if options.only != "rounds":
         print(f"{'message':>12}{'wire / count up':>18}{'down':>8}")
         for width in (150, 500):
             with tempfile.TemporaryDirectory(prefix="fs") as name:
-                compare_bytes(max(2, wish.rounds), width, Path(name))
+                compare_bytes(max(2, options.rounds), width, Path(name))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ an app with an ordinary training loop, the built-in FedAvg strategy, `flwr run`.
 agree at the end, or the comparison means nothing.
 
 A round is the time from one evaluation to the next; the first round, in which the workers warm
-up, counts as start-up. The two take turns and the best round of each counts, because machines are
+up, counts as start-up. The two alternate and the best round of each counts, because machines are
 shared.
 
 Two things differ: the engine, and the code of the training step (fedstill's works through a batch
@@ -168,8 +168,8 @@ def fedstill(settings, weights, batches):
     for x, y in batches:
         gradient, _ = batch_gradient(task, weights, x, y)
         with torch.no_grad():
-            for weight, slope in zip(weights.values(), gradient):
-                weight.sub_(slope, alpha=settings["learning_rate"])
+            for weight, change in zip(weights.values(), gradient):
+                weight.sub_(change, alpha=settings["learning_rate"])
     return {name: weight.detach() for name, weight in weights.items()}
 
 
@@ -253,12 +253,12 @@ Weights = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Measured:
-    """One side's turn: when it began, when each round ended, and what came out."""
+    """One turn of one side: its begin, the end of each round, and the result."""
 
     begun: float
     ends: list[float]
     weights: Weights
-    training: tuple[float, ...] = ()  # seconds of all clients together, a round
+    training: tuple[float, ...] = ()  # seconds per round of all clients together
 
     @property
     def rounds(self) -> list[float]:
@@ -267,11 +267,11 @@ class Measured:
 
     @property
     def start_up(self) -> float:
-        """What the first round took longer than the others, from the first command on."""
+        """How much longer the first round took than the others, from the first command on."""
         return self.ends[0] - self.begun - statistics.median(self.rounds)
 
 
-def make_setup(rounds: int, workers: int) -> BuiltExperiment:
+def make_experiment(rounds: int, workers: int) -> BuiltExperiment:
     draw = Rng(0).at("images").numpy()
 
     def split(records: int) -> Split:
@@ -302,16 +302,16 @@ class _Clock(Observer):
 
 
 def fedstill_process(folder: Path, rounds: int, workers: int) -> None:
-    """The whole of fedstill's side, in a process of its own: its imports are start-up, too."""
-    setup = make_setup(rounds, workers)
+    """The whole of fedstill's side, in a separate process: its imports are part of the start-up."""
+    built = make_experiment(rounds, workers)
     torch.set_num_threads(1)
     clock = _Clock()
-    federation = Federation(setup, RunFolder(folder / "run"), clock)
+    federation = Federation(built, RunFolder(folder / "run"), clock)
     federation.begin()
-    with local_engine(setup, folder / "workers") as engine:
+    with local_engine(built, folder / "workers") as engine:
         for _ in range(rounds):
             federation.step(engine)
-    save_weights(folder / "weights.npz", setup.method.params(federation.state))
+    save_weights(folder / "weights.npz", built.method.params(federation.state))
     (folder / "times.json").write_text(json.dumps({"ends": clock.ends}))
 
 
@@ -325,7 +325,7 @@ def with_fedstill(rounds: int, workers: int) -> Measured:
         try:
             process.join(TIMEOUT)
         finally:
-            process.kill()  # its workers watch it and end as well
+            process.kill()  # its workers end with it
             process.join()
         return read_back(folder, begun, rounds, f"fedstill ended with code {process.exitcode}")
 
@@ -335,8 +335,8 @@ def with_fedstill(rounds: int, workers: int) -> Measured:
 
 def find_flower() -> Path | None:
     """The folder of Flower's commands, if it is in this environment with its simulation."""
-    beside = Path(sys.executable).parent
-    search = os.pathsep.join([str(beside), os.environ.get("PATH", "")])
+    programs = Path(sys.executable).parent
+    search = os.pathsep.join([str(programs), os.environ.get("PATH", "")])
     found = shutil.which("flwr", path=search)
     whole = all(importlib.util.find_spec(name) is not None for name in ("flwr", "ray"))
     return Path(found).parent if found is not None and whole else None
@@ -346,7 +346,7 @@ def with_flower(commands: Path, rounds: int, workers: int, step: str) -> Measure
     with tempfile.TemporaryDirectory(prefix="fl", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         write_app(folder / "app")
-        write_task(folder, make_setup(rounds, workers))
+        write_task(folder, make_experiment(rounds, workers))
         port, control = free_ports(2)
         home = folder / "home"
         home.mkdir()
@@ -376,8 +376,8 @@ def with_flower(commands: Path, rounds: int, workers: int, step: str) -> Measure
                     process.wait(TIMEOUT)
         finally:
             end_all(folder)
-        said = log.read_text(errors="replace")[-3000:] if log.exists() else "no answer"
-        return read_back(folder, begun, rounds, f"Flower failed:\n{said}")
+        output = log.read_text(errors="replace")[-3000:] if log.exists() else "no answer"
+        return read_back(folder, begun, rounds, f"Flower failed:\n{output}")
 
 
 def write_app(folder: Path) -> None:
@@ -389,13 +389,13 @@ def write_app(folder: Path) -> None:
         (package / f"{name}.py").write_text(text)
 
 
-def write_task(folder: Path, setup: BuiltExperiment) -> None:
-    """What fedstill would do, as files: data, owners, first weights, the order of the records."""
-    data, rounds = setup.dataset, setup.experiment.rounds
-    sizes = setup.partition.sizes.tolist()
+def write_task(folder: Path, built: BuiltExperiment) -> None:
+    """The same task as files: data, owners, first weights, the order of the records."""
+    data, rounds = built.dataset, built.experiment.rounds
+    sizes = built.partition.sizes.tolist()
 
     def order(number: int, client: int) -> torch.Tensor:
-        rng = setup.rng.at("round", number, "client", client)
+        rng = built.rng.at("round", number, "client", client)
         return torch.randperm(sizes[client], generator=rng.at("order", 0).torch())
 
     orders = [[order(n, c) for c in range(CLIENTS)] for n in range(1, rounds + 1)]
@@ -405,10 +405,10 @@ def write_task(folder: Path, setup: BuiltExperiment) -> None:
         y_train=data.train.labels.numpy(),
         x_test=data.test.inputs.numpy(),
         y_test=data.test.labels.numpy(),
-        owner=setup.partition.owner.numpy(),
+        owner=built.partition.owner.numpy(),
         order=torch.stack([torch.stack(row) for row in orders]).numpy(),
     )
-    save_weights(folder / "first_weights.npz", first_weights(setup))
+    save_weights(folder / "first_weights.npz", first_weights(built))
     settings = {
         "clients": CLIENTS,
         "rounds": rounds,
@@ -422,12 +422,12 @@ def write_task(folder: Path, setup: BuiltExperiment) -> None:
     (folder / "settings.json").write_text(json.dumps(settings))
 
 
-def first_weights(setup: BuiltExperiment) -> Params:
-    return setup.task.model.init(setup.rng.at("round", 0, "server").at("init").torch())
+def first_weights(built: BuiltExperiment) -> Params:
+    return built.task.model.init(built.rng.at("round", 0, "server").at("init").torch())
 
 
 def flower_environment(commands: Path, folder: Path, home: Path) -> dict[str, str]:
-    """Everything stays in our folder, nothing calls home, and the priority is ours."""
+    """Everything stays in our folder, no telemetry is sent, and the priority is ours."""
     environment = {
         **os.environ,
         "PATH": os.pathsep.join([str(commands), os.environ.get("PATH", "")]),
@@ -436,7 +436,7 @@ def flower_environment(commands: Path, folder: Path, home: Path) -> dict[str, st
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # the same priority as ours; Ray would step back by 15
+        "RAY_worker_niceness": "0",  # the same priority as ours; Ray would add 15
     }
     if sys.platform == "linux":  # elsewhere the path would be too long for Ray's sockets
         environment["RAY_TMPDIR"] = str(folder)
@@ -466,7 +466,7 @@ def wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
 def background(
     command: list[str], environment: dict[str, str], log: Path
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A command that is over, with its process group, when the block is."""
+    """A command that ends with the block, together with its process group."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -487,15 +487,15 @@ def background(
         process.wait(10)
 
 
-def end_all(folder: Path, patience: float = 10.0) -> None:
+def end_all(folder: Path, grace: float = 10.0) -> None:
     """End what left the process group: Ray's servers, its agents and actors."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + grace
     while left := processes_of(folder):
         if time.monotonic() > deadline:
             for number in left:
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
-        if time.monotonic() > deadline + patience:
+        if time.monotonic() > deadline + grace:
             print(f"still running: {left}", file=sys.stderr)
             return
         time.sleep(0.2)
@@ -522,11 +522,11 @@ def read_back(folder: Path, begun: float, rounds: int, complaint: str) -> Measur
 
 
 def check_same(first: Weights, ours: Weights, theirs: Weights) -> float:
-    """How far the results are apart, as a share of the way from the first weights.
+    """The distance of the results, relative to the distance from the first weights.
 
-    Rounding differs, and where it flips a ReLU training makes more of it: 8% in five rounds,
-    though in double precision the two steps agree to 14 digits. Records in another order end
-    37% apart, a learning rate of 0.045 20%.
+    Rounding differs, and where it flips a ReLU, training amplifies it: to 8% in five rounds,
+    though in double precision the two steps agree to 14 digits. Another order of the records
+    gives 37%, a learning rate of 0.045 gives 20%.
     """
 
     def distance(a: Weights, b: Weights) -> float:
@@ -559,23 +559,23 @@ class Side:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=6, help="a turn, the first not counted")
+    parser.add_argument("--rounds", type=int, default=6, help="per turn, the first not counted")
     parser.add_argument("--workers", type=int, default=2)
-    wish = parser.parse_args()
+    options = parser.parse_args()
     commands = find_flower()
     if commands is None:
         print(f"Flower's simulation is not installed; to measure against it: {INSTALL}")
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is ended
-    rounds, workers = max(3, wish.rounds), wish.workers
+    rounds, workers = max(3, options.rounds), options.workers
     fedstill = Side("fedstill", [])
     plain = Side("Flower", [])
     same = Side("Flower with fedstill's training", [])
-    for _ in range(max(1, wish.turns)):
+    for _ in range(max(1, options.turns)):
         plain.turns.append(with_flower(commands, rounds, workers, "plain"))
         fedstill.turns.append(with_fedstill(rounds, workers))
         same.turns.append(with_flower(commands, rounds, workers, "fedstill"))
-    first = {k: v.numpy() for k, v in first_weights(make_setup(rounds, workers)).items()}
+    first = {k: v.numpy() for k, v in first_weights(make_experiment(rounds, workers)).items()}
     ours = fedstill.turns[0].weights
     apart = max(check_same(first, ours, turn.weights) for turn in plain.turns + same.turns)
     print(f"{CLIENTS} clients, {RECORDS} images, ConvNet {WIDTH}, {workers} workers")

@@ -6,9 +6,9 @@ In one run, on the same tensors and weights: (a) all images at once through PyTo
 the graph kept and differentiated twice; (b) ours; (c) ours with the real side compiled. Biases and
 norm scales are left out of the distance: the gradient of a bias before an instance norm is zero,
 and what (a) finds there is the direction of its rounding errors. Pixel gradients are compared with
-each other and with float64. Times are processor time of one thread, the best of the repeats, taken
-in turns. A step is one real gradient and the pixel updates that it serves: 1, and
-``--pixel-steps`` (R_b). The share of this machine's single-precision matrix-multiply peak counts
+each other and with float64. Times are processor time of one thread, the best of the repeats, in
+alternation. A step is one real gradient and the pixel updates that it serves: 1, and
+``--pixel-steps`` (R_b). The fraction of this machine's single-precision matrix-multiply peak counts
 the multiplications and additions of convolutions and the linear layer.
 """
 
@@ -64,8 +64,8 @@ def main() -> None:
 
     target = eager_real(model, params, x, y)
     exact = {k: v.double() for k, v in params.items()}
-    wide = [g.double() for g in target]
-    reference = eager_pixels(model, exact, images[:20].double(), labels[:20], wide)
+    exact_target = [g.double() for g in target]
+    reference = eager_pixels(model, exact, images[:20].double(), labels[:20], exact_target)
     few = _ours(task, params, x, y, images[:20], labels[:20], compiled=False)[1](target)
     same = eager_pixels(model, params, images[:20], labels[:20], target)
     print("pixel gradient of 20 images, relative L2 error against float64: ", end="")
@@ -79,7 +79,7 @@ def main() -> None:
         off = _apart(_vector(real()), _vector(target)), _apart(pixels(target), first)
         seconds = time.perf_counter() - begun
         print(f"{name}: first call {seconds:.1f} s; {off[0]:.1e} and {off[1]:.1e} from (a)")
-        # A unit at the edge of its ReLU may be on in one program and off in the other.
+        # A unit close to 0 may pass its ReLU in one program and not in the other.
         assert max(off) < 1e-2, f"{name} computes something else"
 
     peak = _matmul_peak()
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def eager_real(model: ConvNet, params: Params, x: Tensor, y: Tensor) -> list[Tensor]:
-    """What the published codes do: one batch, one backward."""
+    """What the published code does: one batch, one backward pass."""
     weights = {k: v.clone().requires_grad_(True) for k, v in params.items()}
     loss = f.cross_entropy(_logits(model, weights, x), y)
     return list(torch.autograd.grad(loss, list(weights.values())))
@@ -119,7 +119,7 @@ def eager_pixels(
     target: list[Tensor],
     how: GradientDistance = HOW,
 ) -> Tensor:
-    """What the published codes do: one graph over all images, differentiated twice."""
+    """What the published code does: one graph over all images, differentiated twice."""
     weights = {k: v.clone().requires_grad_(True) for k, v in params.items()}
     x = images.clone().requires_grad_(True)
     loss = f.cross_entropy(_logits(model, weights, x), labels)
@@ -155,7 +155,7 @@ def _ours(
 
 
 def _vector(gradient: list[Tensor]) -> Tensor:
-    """Without the vectors, as in the distance."""
+    """Without biases and norm scales, as in the distance."""
     return torch.cat([g.flatten() for g in gradient if g.dim() > 1])
 
 
@@ -205,14 +205,14 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--real", type=int, default=256, help="real images in the batch")
     parser.add_argument("--images", type=int, default=100, help="synthetic images")
-    parser.add_argument("--pixel-steps", type=int, default=5, help="updates on a real gradient")
+    parser.add_argument("--pixel-steps", type=int, default=5, help="updates per real gradient")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--compile", action="store_true", help="also (c); needs a C++ compiler")
     parser.add_argument(
         "--keep-memory",
         action="store_true",
-        help="tell the C library to keep freed memory, as our workers do",
+        help="let the C library keep freed memory, as our workers do",
     )
     return parser.parse_args()
 

@@ -2,8 +2,8 @@
 
 The bare loop does the same work with no engine, no messages, no checkpoint and no checks: for
 each client copy the weights, train, average; then evaluate. Same data, same batches, same
-arithmetic, one thread, in one process; the two take turns and the best of each counts, because
-the machine is shared. The weights must agree at the end, or the comparison means nothing.
+arithmetic, one thread, in one process; the two alternate and the best of each counts, because the
+machine is shared. The weights must agree at the end, or the comparison means nothing.
 
     python benchmarks/local_engine.py [--repeats 5]
 """
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import torch
-from random_setup import random_setup
+from random_experiment import random_experiment
 from torch import Tensor
 
 from fedstill.build import BuiltExperiment
@@ -28,8 +28,8 @@ from fedstill.types import Params
 CLIENTS, RECORDS, ROUNDS = 10, 2000, 2
 
 
-def make_setup() -> BuiltExperiment:
-    return random_setup(
+def make_experiment() -> BuiltExperiment:
+    return random_experiment(
         clients=CLIENTS,
         records=RECORDS,
         rounds=ROUNDS,
@@ -39,32 +39,32 @@ def make_setup() -> BuiltExperiment:
     )
 
 
-def with_engine(setup: BuiltExperiment) -> tuple[Params, float]:
+def with_engine(built: BuiltExperiment) -> tuple[Params, float]:
     with tempfile.TemporaryDirectory() as folder:
-        federation = Federation(setup, RunFolder(Path(folder) / "run"), Observer())
+        federation = Federation(built, RunFolder(Path(folder) / "run"), Observer())
         begun = time.perf_counter()
         federation.begin()
-        with InProcess(setup) as engine:
+        with InProcess(built) as engine:
             for _ in range(ROUNDS):
                 federation.step(engine)
-        return setup.method.params(federation.state), time.perf_counter() - begun
+        return built.method.params(federation.state), time.perf_counter() - begun
 
 
-def bare(setup: BuiltExperiment) -> tuple[Params, float]:
+def bare(built: BuiltExperiment) -> tuple[Params, float]:
     """The obvious program, chunked like ours so that both do the same arithmetic."""
-    model, data, method = setup.task.model, setup.dataset, setup.method
+    model, data, method = built.task.model, built.dataset, built.method
     assert isinstance(method, FedAvg)
     x_train, y_train = data.scaling(data.train.inputs), data.train.labels
     x_test, y_test = data.scaling(data.test.inputs), data.test.labels
     chunk = model.chunk
-    indices = [setup.partition.index(client) for client in range(CLIENTS)]
+    indices = [built.partition.index(client) for client in range(CLIENTS)]
     begun = time.perf_counter()
-    weights = model.init(setup.rng.at("round", 0, "server").at("init").torch())
+    weights = model.init(built.rng.at("round", 0, "server").at("init").torch())
     for number in range(1, ROUNDS + 1):
         total: list[Tensor] = []
         for client in range(CLIENTS):
             local = {k: v.clone().requires_grad_(True) for k, v in weights.items()}
-            rng = setup.rng.at("round", number, "client", client)
+            rng = built.rng.at("round", number, "client", client)
             order = torch.randperm(len(indices[client]), generator=rng.at("order", 0).torch())
             for positions in order.split(method.batch_size):
                 rows = indices[client][positions]
@@ -84,8 +84,8 @@ def bare(setup: BuiltExperiment) -> tuple[Params, float]:
                         else list(parts)
                     )
                 with torch.no_grad():
-                    for weight, slope in zip(local.values(), gradient, strict=True):
-                        weight.sub_(slope, alpha=method.learning_rate)
+                    for weight, step in zip(local.values(), gradient, strict=True):
+                        weight.sub_(step, alpha=method.learning_rate)
             share = len(indices[client]) / RECORDS
             update = [(local[k].detach() - weights[k]) * share for k in weights]
             total = [a + b for a, b in zip(total, update, strict=True)] if total else update
@@ -103,17 +103,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
-    setup = make_setup()
+    built = make_experiment()
     engine_seconds, bare_seconds = [], []
     for _ in range(repeats):
-        ours, seconds = with_engine(setup)
+        ours, seconds = with_engine(built)
         engine_seconds.append(seconds)
-        theirs, seconds = bare(setup)
+        theirs, seconds = bare(built)
         bare_seconds.append(seconds)
         worst = max(float((ours[k] - theirs[k]).abs().max()) for k in ours)
         assert worst < 1e-3, f"not the same work: the weights differ by {worst}"
     a, b = min(engine_seconds) / ROUNDS, min(bare_seconds) / ROUNDS
-    print(f"engine {a * 1000:.0f} ms a round, bare loop {b * 1000:.0f} ms a round")
+    print(f"engine {a * 1000:.0f} ms per round, bare loop {b * 1000:.0f} ms per round")
     print(f"overhead {a / b - 1:+.1%} (best of {repeats}, {CLIENTS} clients, {RECORDS} images)")
 
 

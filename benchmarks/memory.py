@@ -1,9 +1,10 @@
 """What a thousand clients cost in memory against ten.
 
 Clients are indices into one tensor and their states are on disk, so the two should need the same.
-Each measurement is a process of its own: data of MNIST's size (60,000 images of 28x28, random),
-SCAFFOLD (the method with the largest client state, one vector of weights a client), ten clients
-sampled a round, every client sampled at least once is kept. Peak resident memory is reported.
+Each measurement is a separate process: data of MNIST's size (60,000 images of 28x28, random),
+SCAFFOLD (the method with the largest client state, one vector of weights per client), ten clients
+sampled per round; the state of every client that was sampled is kept. Peak resident memory is
+reported.
 
     python benchmarks/memory.py
 """

@@ -1,9 +1,9 @@
-"""Going back through m SGD steps: one large graph against ours, in memory and in time.
+"""Backpropagation through m SGD steps: one large graph against ours, in memory and in time.
 
-The same slopes by inputs and soft labels, on the papers' ConvNet. Each measurement is a process of
-its own; memory is the peak of resident memory above what there was before the steps, time is
-processor time of the quickest of three. "every step" keeps the weights of all steps, "root" those
-before every sqrt(m)-th.
+The same gradients of inputs and soft labels, on the papers' ConvNet. Each measurement is a separate
+process; memory is the peak of resident memory above its size before the steps, time is processor
+time of the fastest of three. "every step" keeps the weights of all steps, "root" those before every
+sqrt(m)-th.
 
     python benchmarks/unroll.py [--width 128] [--examples 8]
 """
@@ -32,24 +32,24 @@ def one_large_graph(task: Task, start: Params, batches: Batches) -> Tensor:
     weights = {k: v.clone().requires_grad_(True) for k, v in start.items()}
     for step in range(len(batches)):
         loss = task.loss(task.model.apply(weights, x[step]), y[step]).mean()
-        slopes = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             loss,
             list(weights.values()),
             create_graph=True,
             allow_unused=True,
             materialize_grads=True,
         )
-        weights = {k: w - RATE * g for (k, w), g in zip(weights.items(), slopes, strict=True)}
+        weights = {k: w - RATE * g for (k, w), g in zip(weights.items(), gradients, strict=True)}
     total = torch.stack([w.square().sum() for w in weights.values()]).sum() / 2
     return torch.autograd.grad(total, [x, y])[0]
 
 
 def ours(stride: Callable[[int], int]) -> Callable[[Task, Params, Batches], Tensor]:
-    def slopes(task: Task, start: Params, batches: Batches) -> Tensor:
+    def gradient(task: Task, start: Params, batches: Batches) -> Tensor:
         path = unroll(task, start, batches, RATE, stride(len(batches)))
         return backward(task, path, batches, RATE, path.end).x
 
-    return slopes
+    return gradient
 
 
 WAYS: dict[str, Callable[[Task, Params, Batches], Tensor]] = {
@@ -67,7 +67,7 @@ def measure(way: str, steps: int, width: int, examples: int) -> None:
     x = torch.randn(steps, examples, *task.shape, generator=generator)
     batches = Batches(x, torch.randn(steps, examples, 10, generator=generator).softmax(-1))
     warm = Batches(batches.x[:1], batches.y[:1])
-    WAYS[way](task, start, warm)  # what the libraries themselves need
+    WAYS[way](task, start, warm)  # memory that the libraries need
     before, times = _peak(), []
     for _ in range(3):
         begun = time.process_time()
@@ -77,7 +77,7 @@ def measure(way: str, steps: int, width: int, examples: int) -> None:
     print(
         f"{way:18s} m = {steps:3d}: {grown:7.1f} MB more at the peak, {min(times):6.2f} s", end=""
     )
-    print(f"  (slope {float(found.norm()):.6g})", flush=True)
+    print(f"  (gradient norm {float(found.norm()):.6g})", flush=True)
 
 
 def _peak() -> float:

@@ -1,7 +1,7 @@
 """Two clients at once: two processes of one thread against one process of two threads.
 
-FedDM's work on the papers' ConvNet (random images of 28x28, 64 of a class in an iteration). The
-two ways take turns, a round each, and the best of each counts. Needs two free cores.
+FedDM's work on the papers' ConvNet (random images of 28x28, 64 per class and iteration). The two
+ways alternate, one round each, and the best of each counts. Needs two free cores.
 
     python benchmarks/workers.py [--repeats 4] [--width 128]
 """
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from random_setup import random_setup
+from random_experiment import random_experiment
 
 from fedstill.build import BuiltExperiment
 from fedstill.engine.base import Engine
@@ -27,9 +27,9 @@ METHOD = {"name": "feddm", "iterations": 4, "real_batch": 64, "server_epochs": 1
 class Way:
     """One way to compute a round, with everything warm."""
 
-    def __init__(self, setup: BuiltExperiment, engine: Engine, folder: Path) -> None:
+    def __init__(self, built: BuiltExperiment, engine: Engine, folder: Path) -> None:
         self.engine = engine
-        self.federation = Federation(setup, RunFolder(folder), Observer())
+        self.federation = Federation(built, RunFolder(folder), Observer())
         self.federation.begin()
         self.seconds: list[float] = []
 
@@ -45,8 +45,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     options = parser.parse_args()
 
-    def setup(threads: int) -> BuiltExperiment:
-        return random_setup(
+    def experiment(threads: int) -> BuiltExperiment:
+        return random_experiment(
             clients=CLIENTS,
             records=RECORDS,
             rounds=options.repeats + 1,
@@ -57,7 +57,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        one, two = setup(1), setup(2)
+        one, two = experiment(1), experiment(2)
         with WorkerPool(one, 2, folder / "work") as processes, InProcess(two) as inside:
             ways = {
                 "two processes of one thread": Way(one, processes, folder / "processes"),
@@ -68,7 +68,7 @@ def main() -> None:
                     way.round()
     times = {name: min(way.seconds[1:]) for name, way in ways.items()}  # the first one warms up
     for name, seconds in times.items():
-        print(f"{name}: {seconds:.2f} s a round")
+        print(f"{name}: {seconds:.2f} s per round")
     processes_, threads = times.values()
     print(f"processes are {threads / processes_:.2f} times as fast")
 

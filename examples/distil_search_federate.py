@@ -2,15 +2,14 @@
 
     python examples/distil_search_federate.py [--candidates 20] [--method feddm] [--out FOLDER]
 
-The usual way to search an architecture in a federation is to train every candidate federatedly.
-The other way is to distil the clients' records into a synthetic set once, to try the candidates
-on the set at the server, where nothing is sent, and to federate the best one alone (Zhao et al.,
-"DistDD", use case B, figures 4 and 5). Both ways get the same candidates here. The first takes
-the one with the best test accuracy, which favours it; the second looks at held-out synthetic
-images alone.
+The usual way to search an architecture in a federation is to train every candidate by federated
+learning. The other way is to distil the clients' records into a synthetic set once, to search on
+the set at the server, where nothing is sent, and to federate only the best candidate (Zhao et al.,
+"DistDD", use case B, figures 4 and 5). Both ways get the same candidates here. The first takes the
+one with the best test accuracy, which favours it; the second sees held-out synthetic images only.
 
-The table has accuracy, bytes and seconds of both; the second one says how the costs grow with the
-number of candidates. Everything is kept in FOLDER, and what is there is not computed again.
+The first table has accuracy, bytes and seconds of both; the second shows how the costs grow with
+the number of candidates. Everything is kept in FOLDER, and what is there is not computed again.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from typing import Any
 import fedstill
 from fedstill.config.nested import Table, parse_override
 
-# Small networks alone, so that every candidate can be federated in seconds for the comparison.
+# Small networks only, so that every candidate can be federated in seconds for the comparison.
 SPACE: Table = {
     "model": {"name": ["convnet", "mlp"]},
     "convnet": {"width": [4, 8, 16, 32], "depth": {"low": 1, "high": 2}},
@@ -34,7 +33,7 @@ SPACE: Table = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What something took."""
+    """Bytes sent and seconds spent."""
 
     up_bytes: int = 0
     down_bytes: int = 0
@@ -63,7 +62,7 @@ class Way:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Way]:
-    """Go both ways, print the comparison and return it."""
+    """Run both ways, print the comparison and return it."""
     options = _options(arguments)
     given = dict(parse_override(text) for text in options.set)
     _, distilling = _federate(
@@ -89,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Way]:
 
 
 def _search(options: argparse.Namespace) -> tuple[list[Table], Table, Cost]:
-    """All candidates, the best of them, and what finding it took: no byte, but time."""
+    """All candidates, the best of them, and the cost of the search: time, but no bytes."""
     file = options.out / "search.json"
     if not file.exists():
         begun = time.monotonic()
@@ -122,7 +121,7 @@ def _federate(
     rounds: int,
     settings: Mapping[str, Any],
 ) -> tuple[float, Cost]:
-    """A federated run in a folder of its own, from where it was left."""
+    """A federated run in its own folder, resumed if it was begun."""
     folder = options.out / name
     summary = fedstill.run(
         method,
@@ -173,9 +172,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--partition", default="dirichlet:0.1")
     parser.add_argument("--candidates", type=int, default=8)
     parser.add_argument("--distil-rounds", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=10, help="of every federated training")
-    parser.add_argument("--epochs", type=int, default=30, help="of a candidate on the set")
-    parser.add_argument("--repeats", type=int, default=2, help="networks of a candidate")
+    parser.add_argument("--rounds", type=int, default=10, help="of each federated training")
+    parser.add_argument("--epochs", type=int, default=30, help="per candidate, on the set")
+    parser.add_argument("--repeats", type=int, default=2, help="networks per candidate")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/distil-search-federate"))

@@ -1,11 +1,11 @@
-"""How far can a search on a distilled set be trusted? The rank correlation says it.
+"""How far can a search on a distilled set be trusted? The rank correlation measures it.
 
     python examples/rank_correlation.py [--data mnist --data-dir DIR] [--ipc 10] [--out FOLDER]
 
 A set is distilled once. Each of fourteen architectures is then trained in two ways: on the set
-(several fresh networks), and by federated averaging on the clients' records. If the set ranks the
-architectures as the federation does, Spearman's rho is 1; if it says nothing about them, 0. Its
-spread is the interval that holds 95% of rho over architectures drawn with replacement.
+(several newly initialised networks), and by federated averaging on the clients' records. If the set
+ranks the architectures as the federation does, Spearman's rho is 1; if it says nothing about them,
+0. Its interval holds 95% of rho over architectures drawn with replacement.
 
 Two numbers of the set are compared with the federation's test accuracy: the test accuracy after
 training on the set, and the accuracy on held-out synthetic images, which is what `fedstill tune`
@@ -30,7 +30,7 @@ from fedstill.runs.folder import RunFolder
 from fedstill.steps.training import Training
 from fedstill.tune.objective import Judge
 from fedstill.tune.space import Candidate
-from fedstill.tune.training import USUAL
+from fedstill.tune.training import DEFAULT_TRAINING
 
 Architecture = dict[str, Any]
 
@@ -92,7 +92,7 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float:
     """The correlation of the ranks; equal values share the mean of their ranks."""
     x, y = _ranks(a), _ranks(b)
     if x.std() == 0 or y.std() == 0:
-        return 0.0  # all alike: no order to agree with
+        return 0.0  # all equal: there is no order
     return float(np.corrcoef(x, y)[0, 1])
 
 
@@ -133,7 +133,7 @@ def _measure(
     judge = Judge(fedstill.load_set(distilled), options.seed, repeats=options.networks)
     with threads(1):
         verdict = judge.judge(
-            Candidate(model, replace(USUAL, epochs=options.epochs)), lambda *_: True
+            Candidate(model, replace(DEFAULT_TRAINING, epochs=options.epochs)), lambda *_: True
         )
     assert verdict is not None
     federated = _run(options.out / f"federated-{number:02d}", options, model=model)
@@ -156,7 +156,7 @@ def _run(
     method: str = "fedavg",
     model: Architecture | None = None,
 ) -> Path:
-    """A run in this folder, from where it was left."""
+    """A run in this folder, resumed if it was begun."""
     begun = (folder / "config.toml").exists()
     distils = model is None
     settings: dict[str, Any] = {"method.images_per_class": options.ipc} if distils else {}
@@ -185,7 +185,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ipc", type=int, default=10, help="images per class")
     parser.add_argument("--rounds", type=int, default=3, help="of the distillation")
     parser.add_argument("--federated-rounds", type=int, default=20)
-    parser.add_argument("--networks", type=int, default=3, help="fresh ones of an architecture")
+    parser.add_argument("--networks", type=int, default=3, help="networks per architecture")
     parser.add_argument("--epochs", type=int, default=40, help="on the set")
     parser.add_argument("--architectures", type=int, default=len(ARCHITECTURES))
     parser.add_argument("--workers", type=int, default=1)

@@ -3,9 +3,9 @@
     python examples/surrogate_1d.py [surrogate_1d.svg]
 
 A hundred points on a line have the label of their sign, a tenth of them the wrong one; the model
-is sigmoid(w x). Twenty synthetic points are matched to them around w = 0, with the very steps that
-FedDM's clients take. Their loss then follows the true one over the whole ball, where the tangent,
-which is what a gradient tells the server, leaves it at once.
+is sigmoid(w x). Twenty synthetic points are matched to them around w = 0, with the same steps as
+FedDM's clients. Their loss then follows the true one over the whole ball. The tangent, which is all
+that a gradient gives the server, is close only near w = 0.
 """
 
 import sys
@@ -34,8 +34,8 @@ class Logistic(Model):
         return {"w": torch.zeros(1)}
 
     def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
-        slope = params["w"] * x
-        return (torch.cat([logsigmoid(-slope), logsigmoid(slope)], 1),)
+        logit = params["w"] * x
+        return (torch.cat([logsigmoid(-logit), logsigmoid(logit)], 1),)
 
 
 @dataclass(frozen=True)

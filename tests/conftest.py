@@ -6,19 +6,19 @@ from hypothesis import HealthCheck, settings
 
 BEGUN = time.monotonic()
 
-# Tests run side by side on few cores: threads that wait for each other would only slow them down.
-# Engines set the number of threads that their results depend on by themselves.
+# Tests run in parallel on few cores: threads that wait for each other would only slow them down.
+# Engines set the number of threads that their results depend on themselves.
 torch.set_num_threads(1)
 
 # How long an example takes on a busy machine says nothing about the code. The same examples each
 # time: a test that fails today failed yesterday too.
 settings.register_profile(
-    "patient",
+    "no-deadline",
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-settings.load_profile("patient")
+settings.load_profile("no-deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

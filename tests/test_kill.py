@@ -22,8 +22,8 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_same_bits(
     tmp_path: Path, workers: str
 ) -> None:
     def start(folder: str, *more: str) -> "subprocess.Popen[bytes]":
-        words = ["--workers", workers, "--out", folder, *more]
-        return subprocess.Popen([*COMMAND, *words], cwd=tmp_path, stderr=subprocess.PIPE)
+        options = ["--workers", workers, "--out", folder, *more]
+        return subprocess.Popen([*COMMAND, *options], cwd=tmp_path, stderr=subprocess.PIPE)
 
     whole = start("whole")
     begun = time.monotonic()
@@ -42,7 +42,7 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_same_bits(
             continue
         _, errors = process.communicate()
         assert process.returncode == 0, errors.decode()
-        # It was done before it could be killed: once more from the beginning.
+        # It finished before it could be killed: start again from the beginning.
         assert _model(tmp_path / "killed") == _model(tmp_path / "whole")
         (tmp_path / "killed").rename(tmp_path / f"finished-{number}")
     last = start("killed", *_resume(tmp_path))

@@ -1,4 +1,4 @@
-"""A message that is not as declared never reaches the model, and is kept aside with the reason."""
+"""A message that is not as declared never reaches the model, and is stored with the reason."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -35,23 +35,23 @@ class Tampering(InProcess):
 
 
 def with_quorum(quorum: float) -> BuiltExperiment:
-    setup = toy_experiment(FedAvg(), rounds=1)
-    return replace(setup, experiment=replace(setup.experiment, quorum=quorum))
+    built = toy_experiment(FedAvg(), rounds=1)
+    return replace(built, experiment=replace(built.experiment, quorum=quorum))
 
 
-def test_a_refused_message_is_kept_aside(tmp_path: Path) -> None:
-    setup = with_quorum(0.3)
-    federation = Federation(setup, RunFolder(tmp_path), Observer())
+def test_a_refused_message_is_stored(tmp_path: Path) -> None:
+    built = with_quorum(0.3)
+    federation = Federation(built, RunFolder(tmp_path), Observer())
     federation.begin()
-    with Tampering(setup) as engine:
+    with Tampering(built) as engine:
         metrics = federation.step(engine)
     assert metrics.clients == [0]
     assert metrics.failed[2] == "its node is not connected"
     assert metrics.failed[1].startswith("refused: 3,000,000 bytes, at most ")
     # Only what was sent is counted: two messages down, of which both were answered.
-    honest = len(setup.runner.answer(Work(1, 0, *first_message(setup)), lambda *_: None).message)
+    honest = len(built.runner.answer(Work(1, 0, *first_message(built)), lambda *_: None).message)
     assert metrics.up_bytes == honest + 3_000_000
-    assert metrics.down_bytes == 2 * len(first_message(setup)[0])
+    assert metrics.down_bytes == 2 * len(first_message(built)[0])
     kept = tmp_path / "refused" / "round-0001-client-00001"
     note = json.loads(kept.with_suffix(".json").read_text())
     assert f"refused: {note['reason']}" == metrics.failed[1]
@@ -59,9 +59,9 @@ def test_a_refused_message_is_kept_aside(tmp_path: Path) -> None:
     assert len(kept.with_suffix(".bin").read_bytes()) == note["kept"] == 2**20
     assert len(list((tmp_path / "refused").iterdir())) == 2
     # The model is that of a round with client 0 alone.
-    alone = Federation(setup, RunFolder(tmp_path / "alone"), Observer())
+    alone = Federation(built, RunFolder(tmp_path / "alone"), Observer())
     alone.begin()
-    with OnlyFirst(setup) as engine:
+    with OnlyFirst(built) as engine:
         alone.step(engine)
     assert bits(alone.state) == bits(federation.state)
 
@@ -72,24 +72,24 @@ class OnlyFirst(InProcess):
         yield from (Answer(work.client, error="away", asked=False) for work in works[1:])
 
 
-def first_message(setup: BuiltExperiment) -> tuple[bytes, None]:
+def first_message(built: BuiltExperiment) -> tuple[bytes, None]:
     from fedstill import wire
     from fedstill.types import ServerContext
 
-    method, task = setup.method, setup.task
-    state = method.init(ServerContext(task, 0, setup.rng.at("round", 0, "server")))
-    message = method.broadcast(ServerContext(task, 1, setup.rng.at("round", 1, "server")), state)
+    method, task = built.method, built.task
+    state = method.init(ServerContext(task, 0, built.rng.at("round", 0, "server")))
+    message = method.broadcast(ServerContext(task, 1, built.rng.at("round", 1, "server")), state)
     return wire.encode(message, method.download(task)), None
 
 
 def test_below_the_quorum_the_run_stops_and_the_message_is_kept_all_the_same(
     tmp_path: Path,
 ) -> None:
-    setup = with_quorum(0.6)
-    federation = Federation(setup, RunFolder(tmp_path), Observer())
+    built = with_quorum(0.6)
+    federation = Federation(built, RunFolder(tmp_path), Observer())
     federation.begin()
     with (
-        Tampering(setup) as engine,
+        Tampering(built) as engine,
         pytest.raises(RunError, match="round 1: 1 of 3 clients answered, the quorum is 2"),
     ):
         federation.step(engine)

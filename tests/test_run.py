@@ -1,4 +1,4 @@
-"""Whole runs through ``fedstill.run``: the folder, resuming, failing, own objects."""
+"""Whole runs through ``fedstill.run``: the folder, resuming, failing, user-supplied objects."""
 
 import errno
 import json
@@ -23,7 +23,7 @@ from fedstill.runs.metrics import RoundMetrics
 from fedstill.types import ClientContext
 from fedstill.wire import tree
 
-QUICK: dict[str, Any] = {"rounds": 3, "workers": 1, "clients": 4, "model": "mlp"}
+FAST: dict[str, Any] = {"rounds": 3, "workers": 1, "clients": 4, "model": "mlp"}
 
 
 def model_bytes(folder: Path) -> bytes:
@@ -42,7 +42,7 @@ class StopAfter(Observer):
 
 
 def test_the_run_folder_is_as_documented(tmp_path: Path) -> None:
-    result = fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
+    result = fedstill.run("fedavg", out=tmp_path / "run", **FAST)
     folder = tmp_path / "run"
     config = tomllib.loads((folder / "config.toml").read_text())
     assert config["method"] == {
@@ -68,8 +68,8 @@ def test_the_run_folder_is_as_documented(tmp_path: Path) -> None:
     assert summary["up_bytes"] == sum(line["up_bytes"] for line in lines)
     assert summary["accuracy"] == lines[-1]["accuracy"]
     assert summary["best_accuracy"] == max(line["accuracy"] for line in lines)
-    weights, about = tree.unpack(model_bytes(folder))
-    assert about["method"] == "fedavg"
+    weights, header = tree.unpack(model_bytes(folder))
+    assert header["method"] == "fedavg"
     assert sum(w.numel() for w in weights.values()) == summary["model_size"] == result.model.size
     assert all(torch.equal(weights[k], result.params[k]) for k in weights)
     assert result.summary.accuracy == summary["accuracy"]
@@ -88,7 +88,7 @@ def test_bytes_are_those_of_the_messages(tmp_path: Path) -> None:
             sent.append(len(wire.encode(up, self.upload(ctx.task), "float16")))
             return up, None
 
-    options = {**QUICK, "rounds": 1}
+    options = {**FAST, "rounds": 1}
     result = fedstill.run(Spy(), out=tmp_path / "run", set={"wire.up": "float16"}, **options)
     assert result.metrics[0].up_bytes == sum(sent)
     size = result.model.size
@@ -97,28 +97,28 @@ def test_bytes_are_those_of_the_messages(tmp_path: Path) -> None:
 
 
 def test_central_sends_nothing(tmp_path: Path) -> None:
-    result = fedstill.run("central", out=tmp_path / "run", **QUICK)
+    result = fedstill.run("central", out=tmp_path / "run", **FAST)
     assert result.summary.up_bytes == result.summary.down_bytes == 0
     assert result.summary.clients == 1
 
 
 def test_default_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    options = {**QUICK, "rounds": 1}
+    options = {**FAST, "rounds": 1}
     names = [fedstill.run("fedavg", **options).folder.name for _ in range(2)]
     assert names == ["fedavg-digits-001", "fedavg-digits-002"]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_interrupted_and_resumed_is_uninterrupted(tmp_path: Path, method: str) -> None:
-    whole = fedstill.run(method, out=tmp_path / "whole", participation=0.5, **QUICK)
+    whole = fedstill.run(method, out=tmp_path / "whole", participation=0.5, **FAST)
     with pytest.raises(Interrupted, match=r"resume with: fedstill run --resume --out"):
         fedstill.run(
             method,
             out=tmp_path / "parts",
             participation=0.5,
             observer=StopAfter(2, KeyboardInterrupt()),
-            **QUICK,
+            **FAST,
         )
     assert RunFolder(tmp_path / "parts").read_summary().status == "interrupted"
     resumed = fedstill.run(out=tmp_path / "parts", resume=True)  # the folder knows the rest
@@ -128,7 +128,7 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path: Path, method: str) -
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
-    first = fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
+    first = fedstill.run("fedavg", out=tmp_path / "run", **FAST)
     before = model_bytes(first.folder)
     again = fedstill.run("fedavg", out=tmp_path / "run", resume=True)
     assert model_bytes(again.folder) == before
@@ -136,10 +136,10 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_costs_a_round_and_no_bit(tmp_path: Path) -> None:
-    whole = fedstill.run("scaffold", out=tmp_path / "whole", **QUICK)
+    whole = fedstill.run("scaffold", out=tmp_path / "whole", **FAST)
     with pytest.raises(Interrupted):
         fedstill.run(
-            "scaffold", out=tmp_path / "parts", observer=StopAfter(2, KeyboardInterrupt()), **QUICK
+            "scaffold", out=tmp_path / "parts", observer=StopAfter(2, KeyboardInterrupt()), **FAST
         )
     damaged = tmp_path / "parts" / "checkpoint" / "server-0002.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-9])
@@ -158,7 +158,7 @@ def test_a_damaged_checkpoint_costs_a_round_and_no_bit(tmp_path: Path) -> None:
 def test_a_full_disk_stops_the_run_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = fedstill.run("fedavg", out=tmp_path / "whole", **QUICK)
+    whole = fedstill.run("fedavg", out=tmp_path / "whole", **FAST)
 
     def full(path: Path, data: bytes) -> None:
         if path.name.startswith("server-0002"):
@@ -168,9 +168,10 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr("fedstill.runs.checkpoint.write_atomically", full)
         with pytest.raises(
-            RunError, match=r"No space left on device .*make room, then resume with: fedstill"
+            RunError,
+            match=r"No space left on device .*free some disk space, then resume with: fedstill",
         ):
-            fedstill.run("fedavg", out=tmp_path / "parts", **QUICK)
+            fedstill.run("fedavg", out=tmp_path / "parts", **FAST)
     assert RunFolder(tmp_path / "parts").read_summary().status == "failed"
     resumed = fedstill.run(out=tmp_path / "parts", resume=True)
     assert model_bytes(whole.folder) == model_bytes(resumed.folder)
@@ -179,13 +180,13 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
 def test_a_bug_leaves_its_traceback_in_the_folder(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"ValueError: oops \(traceback in .*errors\.log\)"):
         fedstill.run(
-            "fedavg", out=tmp_path / "run", observer=StopAfter(1, ValueError("oops")), **QUICK
+            "fedavg", out=tmp_path / "run", observer=StopAfter(1, ValueError("oops")), **FAST
         )
     assert "round_done" in (tmp_path / "run" / "errors.log").read_text()
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "keys"),
     [
         ({"seed": 1}, "seed"),
         ({"rounds": 9}, "rounds"),
@@ -194,15 +195,15 @@ def test_a_bug_leaves_its_traceback_in_the_folder(tmp_path: Path) -> None:
     ],
 )
 def test_resuming_another_experiment_is_refused(
-    tmp_path: Path, change: dict[str, Any], words: str
+    tmp_path: Path, change: dict[str, Any], keys: str
 ) -> None:
-    fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
-    with pytest.raises(RequestError, match=f"begun with other settings: {words}"):
+    fedstill.run("fedavg", out=tmp_path / "run", **FAST)
+    with pytest.raises(RequestError, match=f"begun with other settings: {keys}"):
         fedstill.run(out=tmp_path / "run", resume=True, **change)
 
 
 def test_resuming_a_run_whose_settings_were_edited_is_refused(tmp_path: Path) -> None:
-    fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
+    fedstill.run("fedavg", out=tmp_path / "run", **FAST)
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace("learning_rate = 0.05", "learning_rate = 0.5"))
     with pytest.raises(RequestError, match=r"config\.toml, the scaling or the network are not"):
@@ -234,27 +235,27 @@ def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "here").mkdir()
     np.savez(tmp_path / "here" / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     monkeypatch.chdir(tmp_path / "here")
-    fedstill.run("fedavg", data="./mine.npz", out=tmp_path / "run", **QUICK)
+    fedstill.run("fedavg", data="./mine.npz", out=tmp_path / "run", **FAST)
     monkeypatch.chdir(tmp_path)
     assert fedstill.run(out=tmp_path / "run", resume=True).summary.status == "done"
 
 
 def test_other_workers_are_not_another_experiment(tmp_path: Path) -> None:
-    fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
+    fedstill.run("fedavg", out=tmp_path / "run", **FAST)
     assert fedstill.run(out=tmp_path / "run", resume=True, workers=2).summary.status == "done"
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
-    fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
+    fedstill.run("fedavg", out=tmp_path / "run", **FAST)
     with pytest.raises(RequestError, match="holds another run; resume it with --resume"):
-        fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
+        fedstill.run("fedavg", out=tmp_path / "run", **FAST)
     with pytest.raises(RequestError, match="not an empty folder"):
-        fedstill.run("fedavg", out=tmp_path, **QUICK)
+        fedstill.run("fedavg", out=tmp_path, **FAST)
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match="not an empty folder"):
-        fedstill.run("fedavg", out=tmp_path / "file", **QUICK)
+        fedstill.run("fedavg", out=tmp_path / "file", **FAST)
     with pytest.raises(RequestError, match="Not a directory; name another one"):
-        fedstill.run("fedavg", out=tmp_path / "file" / "run", **QUICK)
+        fedstill.run("fedavg", out=tmp_path / "file" / "run", **FAST)
     with pytest.raises(RequestError, match="there is no run in"):
         fedstill.run("fedavg", out=tmp_path / "new", resume=True)
     with pytest.raises(RequestError, match="name the run's folder with --out"):
@@ -262,7 +263,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_a_folder_serves_one_process_at_a_time(tmp_path: Path) -> None:
-    fedstill.run("fedavg", out=tmp_path / "run", **QUICK)
+    fedstill.run("fedavg", out=tmp_path / "run", **FAST)
     holder = RunFolder(tmp_path / "run")
     holder._acquire()
     with pytest.raises(RequestError, match="another process is working on this run"):
@@ -270,7 +271,7 @@ def test_a_folder_serves_one_process_at_a_time(tmp_path: Path) -> None:
     holder.close()
 
 
-class OwnNetwork(nn.Module):
+class UserNetwork(nn.Module):
     def __init__(self, shape: tuple[int, ...], classes: int, width: int = 16) -> None:
         super().__init__()
         self.layers = nn.Sequential(
@@ -285,35 +286,35 @@ class OwnNetwork(nn.Module):
         return result
 
 
-def own_arrays() -> fedstill.Dataset:
+def user_arrays() -> fedstill.Dataset:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 255, (60, 1, 6, 6), dtype=np.uint8)
     y = np.arange(60) % 3
     return fedstill.arrays(x, y, x[:12], y[:12], name="mine")
 
 
-def test_own_data_model_and_method_objects(tmp_path: Path) -> None:
+def test_user_supplied_data_model_and_method_objects(tmp_path: Path) -> None:
     result = fedstill.run(
         FedAvg(local_epochs=2),
-        data=own_arrays(),
-        model=OwnNetwork((1, 6, 6), 3),
+        data=user_arrays(),
+        model=UserNetwork((1, 6, 6), 3),
         clients=2,
         partition="iid",
         rounds=2,
         out=tmp_path / "run",
     )
     assert result.summary.data == "mine"
-    assert result.summary.model.endswith(":OwnNetwork")
+    assert result.summary.model.endswith(":UserNetwork")
     assert result.model.size == 36 * 16 + 16 + 16 * 3 + 3
 
 
-def test_own_names_run_in_worker_processes_too(tmp_path: Path) -> None:
-    """A user's own classes by name, and data in memory, with one process or two: equal bits."""
+def test_user_supplied_names_run_in_worker_processes_too(tmp_path: Path) -> None:
+    """User-supplied classes by name, and data in memory, with one process or two: equal bits."""
     results = [
         fedstill.run(
             "fedstill.methods.fedprox:FedProx",
-            data=own_arrays(),
-            model="tests.test_run:OwnNetwork",
+            data=user_arrays(),
+            model="tests.test_run:UserNetwork",
             clients=3,
             partition="iid",
             rounds=2,
@@ -327,7 +328,7 @@ def test_own_names_run_in_worker_processes_too(tmp_path: Path) -> None:
 
 
 class Unseeded(nn.Module):
-    """Draws its own parameter and buffer when it is made."""
+    """Draws its parameter and buffer when it is made."""
 
     noise: Tensor
 
@@ -342,27 +343,27 @@ class Unseeded(nn.Module):
         return result
 
 
-def test_a_network_that_draws_for_itself_is_the_same_everywhere(tmp_path: Path) -> None:
+def test_a_network_that_draws_its_weights_is_the_same_everywhere(tmp_path: Path) -> None:
     models = set()
     for number, workers in enumerate((1, 1, 2)):
         torch.rand(number)  # whatever was drawn before
         result = fedstill.run(
             "fedavg",
             out=tmp_path / str(number),
-            **{**QUICK, "model": "tests.test_run:Unseeded", "workers": workers},
+            **{**FAST, "model": "tests.test_run:Unseeded", "workers": workers},
         )
         models.add(model_bytes(result.folder))
     assert len(models) == 1
 
 
 def test_objects_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
-    for words, message in (
+    for change, message in (
         ({"data": ([1], [2])}, "data: expected a name, a path or a Dataset, got tuple"),
         ({"data": tmp_path / "nowhere"}, "no such file or folder"),
-        ({"model": OwnNetwork}, "model: expected a name, a Model or an nn.Module"),
+        ({"model": UserNetwork}, "model: expected a name, a Model or an nn.Module"),
         ({"method": FedAvg}, r"method: give an object, FedAvg\(...\), or a name"),
     ):
-        options: dict[str, Any] = {"method": "fedavg", **QUICK, **words}
+        options: dict[str, Any] = {"method": "fedavg", **FAST, **change}
         with pytest.raises(RequestError, match=message):
             fedstill.run(out=tmp_path / "run", **options)
 
@@ -370,7 +371,7 @@ def test_objects_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
 def test_a_wrong_value_in_a_file_is_refused_even_if_an_option_wins(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text('rounds = "3"')
     with pytest.raises(RequestError, match="rounds: expected int, got str"):
-        fedstill.run("fedavg", config=tmp_path / "bad.toml", out=tmp_path / "run", **QUICK)
+        fedstill.run("fedavg", config=tmp_path / "bad.toml", out=tmp_path / "run", **FAST)
 
 
 def broken_network(shape: tuple[int, ...], classes: int) -> None:
@@ -378,7 +379,7 @@ def broken_network(shape: tuple[int, ...], classes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("change", "message"),
     [
         ({"model": "tests.test_run:broken_network"}, "ZeroDivisionError: nothing there"),
         ({"model": "builtins:dict"}, "model: builtins:dict"),
@@ -394,8 +395,10 @@ def broken_network(shape: tuple[int, ...], classes: int) -> None:
         ({"partition": "natural"}, "client_column"),
     ],
 )
-def test_wrong_words_leave_no_folder(tmp_path: Path, words: dict[str, Any], message: str) -> None:
-    options = {"method": "fedavg", **QUICK, **words}
+def test_wrong_options_leave_no_folder(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    options = {"method": "fedavg", **FAST, **change}
     with pytest.raises(RequestError) as caught:
         fedstill.run(out=tmp_path / "run", **options)
     assert message in str(caught.value)
@@ -404,7 +407,7 @@ def test_wrong_words_leave_no_folder(tmp_path: Path, words: dict[str, Any], mess
 
 @dataclass(frozen=True)
 class Fragile(FedAvg):
-    """Client 1 fails in round 2, in a way of its own."""
+    """Client 1 fails in round 2."""
 
     how: str = "error"
 
@@ -418,56 +421,56 @@ class Fragile(FedAvg):
         return up, None
 
 
-@pytest.mark.parametrize(("how", "words"), [("error", "ZeroDivisionError"), ("nan", "holds NaN")])
-def test_the_round_goes_on_without_a_failed_client_if_the_quorum_allows(
-    tmp_path: Path, how: str, words: str
+@pytest.mark.parametrize(("how", "reason"), [("error", "ZeroDivisionError"), ("nan", "holds NaN")])
+def test_the_round_continues_without_a_failed_client_if_the_quorum_allows(
+    tmp_path: Path, how: str, reason: str
 ) -> None:
-    result = fedstill.run(Fragile(how=how), out=tmp_path / "run", set={"quorum": 0.5}, **QUICK)
+    result = fedstill.run(Fragile(how=how), out=tmp_path / "run", set={"quorum": 0.5}, **FAST)
     second = result.metrics[1]
     assert second.clients == [0, 2, 3]
-    assert words in second.failed[1]
+    assert reason in second.failed[1]
     assert result.metrics[2].clients == [0, 1, 2, 3]
     with pytest.raises(
-        RunError, match=f"3 of 4 clients answered, the quorum is 4; client 1: .*{words}"
+        RunError, match=f"3 of 4 clients answered, the quorum is 4; client 1: .*{reason}"
     ):
-        fedstill.run(Fragile(how=how), out=tmp_path / "strict", **QUICK)
+        fedstill.run(Fragile(how=how), out=tmp_path / "strict", **FAST)
     log = tmp_path / "strict" / "errors.log"
     assert log.exists() == (how == "error")
 
 
 def test_divergence_is_explained(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="did the training diverge"):
-        fedstill.run("fedavg", out=tmp_path / "run", set={"method.learning_rate": 1e30}, **QUICK)
+        fedstill.run("fedavg", out=tmp_path / "run", set={"method.learning_rate": 1e30}, **FAST)
 
 
-def test_evaluation_only_now_and_then(tmp_path: Path) -> None:
-    result = fedstill.run("fedavg", out=tmp_path / "run", set={"eval_every": 2}, **QUICK)
+def test_evaluation_every_second_round(tmp_path: Path) -> None:
+    result = fedstill.run("fedavg", out=tmp_path / "run", set={"eval_every": 2}, **FAST)
     assert [m.accuracy is None for m in result.metrics] == [True, False, False]
 
 
-def test_participation_samples_clients_afresh(tmp_path: Path) -> None:
-    options = {**QUICK, "rounds": 6, "clients": 10}
+def test_participation_samples_clients_in_every_round(tmp_path: Path) -> None:
+    options = {**FAST, "rounds": 6, "clients": 10}
     result = fedstill.run("fedavg", out=tmp_path / "run", participation=0.3, **options)
     sampled = [tuple(m.clients) for m in result.metrics]
     assert all(len(clients) == 3 for clients in sampled)
     assert len(set(sampled)) > 1
 
 
-def test_clients_without_records_are_never_asked(tmp_path: Path) -> None:
+def test_clients_without_records_are_never_sampled(tmp_path: Path) -> None:
     result = fedstill.run(
         "fedavg",
         out=tmp_path / "run",
         partition="dirichlet:0.001",
         set={"allow_empty_clients": True},
-        **{**QUICK, "clients": 40},
+        **{**FAST, "clients": 40},
     )
-    asked = {client for m in result.metrics for client in m.clients}
-    assert 0 < len(asked) < 40
+    sampled = {client for m in result.metrics for client in m.clients}
+    assert 0 < len(sampled) < 40
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_two_workers_give_the_bits_of_one(tmp_path: Path, method: str) -> None:
-    options = {**QUICK, "model": "convnet-small"}
+    options = {**FAST, "model": "convnet-small"}
     one = fedstill.run(method, out=tmp_path / "one", **options)
     two = fedstill.run(method, out=tmp_path / "two", **{**options, "workers": 2})
     assert model_bytes(one.folder) == model_bytes(two.folder)

@@ -4,7 +4,7 @@
     python tools/make_digit_domains.py
 
 It needs scikit-learn for its two sample photographs and matplotlib for the fonts that it ships;
-the package itself needs neither. ``src/fedstill/data/NOTICE.md`` says whose they are.
+the package itself needs neither. ``src/fedstill/data/NOTICE.md`` has their origin and licences.
 """
 
 from pathlib import Path

@@ -43,7 +43,7 @@ from fedstill.types import AnyMethod, Task
 
 @dataclass(frozen=True)
 class UserObjects:
-    """Objects supplied in Python instead of names; the run folder keeps the names they go by."""
+    """Objects supplied in Python instead of names; the run folder records their names."""
 
     method: AnyMethod | None = None
     data: Dataset | None = None
@@ -52,7 +52,7 @@ class UserObjects:
 
     @property
     def request(self) -> Table:
-        """What the objects stand for in the configuration."""
+        """The objects as they appear in the configuration."""
         request: Table = {}
         if self.method is not None:
             request["method"] = {"name": path_of(self.method), **as_table(self.method)}
@@ -77,8 +77,8 @@ def path_of(value: Any) -> str:
 class BuiltExperiment:
     """An experiment with everything that runs it.
 
-    ``portable``: another process can build the same from names. ``plan`` and ``ledgers`` are there
-    in a private run alone.
+    ``portable``: another process can build the same from names. Only a private run has ``plan`` and
+    ``ledgers``.
     """
 
     experiment: Experiment
@@ -105,7 +105,7 @@ class BuiltExperiment:
         )
 
     def planned(self) -> "BuiltExperiment":
-        """The same with its privacy plan, sigma decided; untouched where privacy is off."""
+        """The same with its privacy plan and sigma; unchanged where privacy is off."""
         settings = self.experiment.privacy
         if settings is None:
             return self
@@ -114,7 +114,7 @@ class BuiltExperiment:
         form = private_form_of(self.method, self.experiment.method["name"], rate)
         refuse_leaks(settings, form, self.task, self.dataset)
         plan = make_plan(settings, form, rate, sizes, self._public_classes(), self._turns())
-        # In the configuration from now on: a resumed run must not solve for another one.
+        # Sigma is part of the configuration now: a resumed run must not solve for another one.
         privacy = dataclasses.replace(settings, sigma=plan.sigma)
         experiment = dataclasses.replace(self.experiment, privacy=privacy)
         return dataclasses.replace(self, experiment=experiment, plan=plan)
@@ -136,7 +136,7 @@ class BuiltExperiment:
         return tuple(tuple(labels[self.partition.index(c)].unique().tolist()) for c in clients)
 
     def _turns(self) -> list[int]:
-        """In how many rounds each client takes part: the sampling is public."""
+        """The number of rounds in which each client takes part: the sampling is public."""
         turns = [0] * self.partition.clients
         for number in range(1, self.experiment.rounds + 1):
             for client in self.sample(number):
@@ -159,7 +159,7 @@ class BuiltExperiment:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what decides the bits beside the records and their owners.
+        """SHA-256 of all that determines the result, apart from the records and their partition.
 
         Over canonical JSON: the settings, the scaling, and the network's kind and weight shapes.
         """
@@ -177,10 +177,10 @@ class BuiltExperiment:
 
     @cached_property
     def candidates(self) -> list[int]:
-        """The clients that may be asked: those with records.
+        """The clients that may be sampled: those with records.
 
-        With privacy on, and its classes not public, that would give an empty client away: then all.
-        Nodes with data of their own are taken to have some.
+        With privacy on and its classes not public, this would reveal which clients are empty: then
+        all may be sampled. Nodes with their own data are assumed to have records.
         """
         privacy = self.experiment.privacy
         rule = parse_partition(self.experiment.partition)
@@ -195,7 +195,7 @@ class BuiltExperiment:
         return max(1, round(self.experiment.participation * len(self.candidates)))
 
     def sample(self, number: int) -> list[int]:
-        """Clients of this round, by a stream of its own."""
+        """The clients of this round, drawn from the round's own random stream."""
         generator = self.rng.at("round", number, "sampling").numpy()
         chosen = generator.choice(len(self.candidates), self.clients_per_round, replace=False)
         return sorted(self.candidates[i] for i in chosen)
@@ -237,8 +237,8 @@ def build(
 ) -> BuiltExperiment:
     """Everything that runs the experiment of this request.
 
-    ``dataset`` and ``partition`` are given by whoever has them already; else they are loaded and
-    drawn as the request says. Records are mislabelled where ``[corrupt]`` says so.
+    Without ``dataset`` and ``partition``, they are loaded and drawn as the request says. Records
+    are mislabelled where ``[corrupt]`` says so.
     """
     objects = objects or UserObjects()
     experiment, method = resolve_with_method(request, objects.method)
@@ -253,7 +253,7 @@ def build_resolved(
     dataset: Dataset | None = None,
     partition: Partition | None = None,
 ) -> BuiltExperiment:
-    """The same for an experiment that is resolved already."""
+    """The same for an experiment that is already resolved."""
     objects = objects or UserObjects()
     dataset = dataset or objects.data or load(experiment.data)
     if partition is None:
@@ -281,7 +281,7 @@ def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) ->
     rule = parse_partition(how.partition)
     if pooled:
         if rule.on_nodes:
-            raise RequestError(f"partition = '{rule}': a centralised method needs records here")
+            raise RequestError(f"partition = '{rule}': a centralised method needs the records here")
         return Partition(torch.zeros(len(labels), dtype=torch.int32), 1)
     return partition(
         labels,
@@ -301,7 +301,7 @@ def network_task(
     scaling: Scaling,
     device: str = "cpu",
 ) -> tuple[Task, Table]:
-    """The task of one network by itself, and its ``[model]`` section with nothing left open."""
+    """The task of one network by itself, and its ``[model]`` section, fully resolved."""
     table = resolve_model(section)
     on = check_device(device)
     return Task(build_model(table, shape, classes), shape, classes, 1, 1, scaling, on), table
@@ -315,13 +315,13 @@ def _corrupted(experiment: Experiment, dataset: Dataset, partition: Partition) -
 
 
 def _named_model(experiment: Experiment, data: Dataset) -> Model:
-    """The network that the experiment names, if it reads what these records are."""
+    """The network that the experiment names, refused if it cannot read these records."""
     name = experiment.model["name"]
     model = build_model(experiment.model, data.shape, data.classes, experiment.seed)
     reads_tokens = model.continuous_shape is not None
     if name in MODELS and reads_tokens != data.tokens:
         kind, remedy = (
-            ("text", "gru or transformer") if data.tokens else ("no text", "mlp or convnet")
+            ("text", "gru or transformer") if data.tokens else ("not text", "mlp or convnet")
         )
         raise RequestError(
             f"model: '{name}' cannot read '{data.name}': its records are {kind}; use {remedy}"

@@ -18,7 +18,7 @@ from fedstill.wire import tree
 
 @dataclass(frozen=True)
 class Work:
-    """What one client is asked to do: the message down and its own state from last time."""
+    """What one client is asked to do: the message down and its state from its last round."""
 
     round: int
     client: int
@@ -28,7 +28,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of it: the message up and the next state, or the reason why there is none.
+    """A client's result: the message up and its next state, or the reason why there is none.
 
     ``spent``: the reason is the privacy budget.
     """
@@ -46,7 +46,7 @@ class Answer:
 class ClientRecords:
     """The records of all clients, and what a private run lets out of them.
 
-    ``plan`` is there in a private run alone, and ``ledgers`` is the folder of its ledgers.
+    Only a private run has a ``plan``, and ``ledgers``, the folder of its ledgers.
     """
 
     dataset: Dataset
@@ -122,7 +122,7 @@ class ClientRunner:
         return self.records.context(self.task, round, client, rng, progress)
 
     def _reported(self, error: Exception, reason: str) -> str:
-        """What others learn of a failure. A message may quote records: in a private run it stays
-        with the client."""
+        """The reason that is sent to the server. An error's message may quote records: in a private
+        run it stays with the client."""
         private = self.records.plan is not None
-        return f"{type(error).__name__} (its message stays here)" if private else reason
+        return f"{type(error).__name__} (the message stays with the client)" if private else reason

@@ -25,7 +25,7 @@ MOST_DOMAINS = 20  # with more groups of test records than this, accuracy is not
 
 @dataclass
 class Federation:
-    """A federation between two rounds: the server's state and how many rounds lie behind it.
+    """A federation between two rounds: the server's state and the number of completed rounds.
 
     The clients' states are on disk, in the checkpoint: memory does not grow with their number.
     """
@@ -39,11 +39,11 @@ class Federation:
 
     @property
     def pooled(self) -> bool:
-        """A centralised method: there is no network, so nothing on it is counted."""
+        """Whether the method is centralised: nothing is sent, so no bytes are counted."""
         return self.built.method.pooled
 
     def begin(self) -> None:
-        """Start from the newest whole checkpoint, or from the beginning where there is none."""
+        """Start from the newest intact checkpoint, or from the beginning if there is none."""
         found = self.folder.checkpoints.load()
         initial = self.built.method.init(self._server_context(0))
         if found is None:
@@ -67,7 +67,7 @@ class Federation:
         begun = time.monotonic()
         number = self.round + 1
         clients = self.built.sample(number)
-        self._stop_within_budget(clients)
+        self._check_budget(clients)
         self.observer.round_started(number, clients)
         context = self._server_context(number)
         method, task, codecs = self.built.method, self.built.task, self.built.experiment.wire
@@ -76,7 +76,7 @@ class Federation:
         states = self.folder.checkpoints
         works = [Work(number, client, down, states.client(client)) for client in clients]
         if engine.keeps_ledgers:
-            self._count_here_too(number, clients)
+            self._count_on_server(number, clients)
         answers = self._collect(engine, works)
         received, failed = self._accept(number, answers, clients)
         verdicts = self._judge(context, received)
@@ -107,8 +107,8 @@ class Federation:
         return metrics
 
     def _commit(self, metrics: RoundMetrics, state: Any, answers: Sequence[Answer]) -> None:
-        """Make the round durable: metrics first, for lines after the checkpoint are dropped on
-        resume, but a missing one is not made up."""
+        """Make the round durable: metrics first, because a resume drops lines after the checkpoint
+        but cannot restore a missing one."""
         changed = {
             answer.client: answer.state
             for answer in answers
@@ -129,8 +129,8 @@ class Federation:
         clients = range(self.built.partition.clients)
         return plan.spent(max(plan.ledger(folder, client).count for client in clients))
 
-    def _stop_within_budget(self, clients: Sequence[int]) -> None:
-        """A round is not begun unless every client in it can afford the whole of it."""
+    def _check_budget(self, clients: Sequence[int]) -> None:
+        """Stop before a round that a client in it cannot complete within its budget."""
         plan, folder = self.built.plan, self.built.ledgers
         if plan is None or folder is None:
             return
@@ -138,14 +138,14 @@ class Federation:
             ledger = plan.ledger(folder, client)
             if ledger.room < plan.accesses:
                 raise BudgetSpent(
-                    f"round {self.round + 1} would pass the privacy budget: client {client} has "
-                    f"{ledger.count} accesses behind it, {plan.most} are allowed and a round "
-                    f"takes {plan.accesses}"
+                    f"round {self.round + 1} would exceed the privacy budget: client {client} has "
+                    f"made {ledger.count} of {plan.most} allowed accesses and a round takes "
+                    f"{plan.accesses}"
                 )
 
-    def _count_here_too(self, number: int, clients: Sequence[int]) -> None:
-        """Count a round that nodes count in ledgers of their own, all of it before it is asked for:
-        what the server says was spent is never less."""
+    def _count_on_server(self, number: int, clients: Sequence[int]) -> None:
+        """Count a round that nodes count in their own ledgers, before any work is sent: the server
+        never reports less than was spent."""
         plan, folder = self.built.plan, self.built.ledgers
         if plan is not None and folder is not None:
             for client in clients:
@@ -172,7 +172,7 @@ class Federation:
     def _accept(
         self, number: int, answers: Sequence[Answer], clients: Sequence[int]
     ) -> tuple[list[Reply[Any]], dict[int, str]]:
-        """The replies that are as declared, and the reasons why the others are not here."""
+        """The valid replies, and for every other client the reason why it has none."""
         method, task, experiment = self.built.method, self.built.task, self.built.experiment
         schema, codec = method.upload(task), experiment.wire.up
         replies: list[Reply[Any]] = []
@@ -197,7 +197,7 @@ class Federation:
         return replies, failed
 
     def _judge(self, context: ServerContext, replies: Sequence[Reply[Any]]) -> dict[int, Verdict]:
-        """What the defence thinks of the clients' sets, if there is one."""
+        """The defence's verdicts on the clients' sets; none if it is off."""
         settings, method = self.built.experiment.defence, self.built.method
         if settings.mode == "off":
             return {}
@@ -215,7 +215,7 @@ class Federation:
     def _trusted(
         self, replies: Sequence[Reply[Any]], verdicts: Mapping[int, Verdict]
     ) -> list[Reply[Any]]:
-        """The replies with the trust that they have earned, without those that have none."""
+        """The replies with their trust, without those whose trust is 0."""
         trusts = {client: verdict.trust for client, verdict in verdicts.items()}
         judged = [replace(reply, trust=trusts.get(reply.client, 1.0)) for reply in replies]
         return [reply for reply in judged if reply.trust > 0]
@@ -238,12 +238,12 @@ class Federation:
         self.folder.write_synthetic(sets, metadata)
 
     def _evaluate(self, context: ServerContext, state: Any) -> Evaluation:
-        """How the model does on the test split, in the rounds that have an evaluation."""
+        """The model's accuracy and loss on the test split, in rounds that are evaluated."""
         experiment, method, test = self.built.experiment, self.built.method, self.built.test
         if context.round % experiment.eval_every and context.round != experiment.rounds:
             return Evaluation(None, None)
         evaluation = method.evaluate(context, state, test)
-        if evaluation is not None:  # its product is not its weights
+        if evaluation is not None:  # the method is not judged by its weights
             return evaluation
         scores = score(self.built.task, method.params(state), test)
         return Evaluation(scores.accuracy, scores.loss, self._by_domain(scores.by_group))

@@ -38,7 +38,7 @@ MakeEngine = Callable[[Federation], Engine]
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave."""
+    """The result of a run."""
 
     folder: Path
     summary: Summary
@@ -109,14 +109,14 @@ def run(
 
 
 def _user_objects(method: Any, data: Any, model: Any) -> UserObjects:
-    """What of these is an object and not a name, checked."""
+    """Those arguments that are objects and not names, checked."""
     name = path_of(model)
     if isinstance(model, torch.nn.Module):
         model = Model.from_module(model)
     if not isinstance(data, str | Dataset | None):
         raise RequestError(
             f"data: expected a name, a path or a Dataset, got {type(data).__name__}; "
-            "fedstill.arrays(...) makes a Dataset of arrays"
+            "fedstill.arrays(...) makes a Dataset from arrays"
         )
     if not isinstance(model, str | Model | None):
         raise RequestError(f"model: expected a name, a Model or an nn.Module, got {model!r}")
@@ -143,12 +143,12 @@ def execute(
 ) -> Result:
     """Run, or resume, the experiment that a request asks for.
 
-    ``engine`` carries the work if the one that ``engine.name`` names shall not.
+    ``engine`` replaces the engine that ``engine.name`` names.
     """
     objects = objects or UserObjects()
     folder = RunFolder(Path(out)) if out is not None else None
     if resume:
-        folder = _begun(folder)
+        folder = _existing_run(folder)
         request = merged(folder.read_config(), request)
     elif folder is not None:
         folder.refuse_unless_free()
@@ -158,7 +158,9 @@ def execute(
     built = build_resolved(experiment, method, objects).planned()
     built.refuse_too_few_replies()
     summary = _first_summary(built)
-    built.method.upload(built.task)  # a setting that does not fit the model shows before any file
+    built.method.upload(
+        built.task
+    )  # refuses settings that do not fit the model before any file is written
     if folder is None:
         folder = RunFolder.claim(built.experiment.method["name"], built.dataset.name)
     if resume:
@@ -184,7 +186,7 @@ def _engine_by_name(federation: Federation) -> Engine:
 
 
 def _refuse_unless_possible(experiment: Experiment, objects: UserObjects) -> None:
-    """What this machine alone cannot run, said before anything is loaded or written."""
+    """Refuse what this machine alone cannot run, before anything is loaded or written."""
     if experiment.partition == "nodes":
         raise RequestError(
             "partition = 'nodes': the records are on other machines; `fedstill deploy init` "
@@ -195,16 +197,16 @@ def _refuse_unless_possible(experiment: Experiment, objects: UserObjects) -> Non
         if not objects.portable:
             raise RequestError(
                 "engine.name = 'flower': give the method and the model by name, "
-                "for other processes have to build them"
+                "because other processes build them"
             )
 
 
-def _begun(folder: RunFolder | None) -> RunFolder:
+def _existing_run(folder: RunFolder | None) -> RunFolder:
     if folder is None:
         raise RequestError("--resume: name the run's folder with --out")
     if not folder.holds_run:
         raise RequestError(
-            f"--resume: there is no run in {folder.path}; drop --resume to begin one"
+            f"--resume: there is no run in {folder.path}; drop --resume to start one"
         )
     return folder
 
@@ -239,11 +241,11 @@ def _first_summary(built: BuiltExperiment) -> Summary:
 
 
 def _private_defaults(built: BuiltExperiment) -> str | None:
-    """Which settings of the method are as private runs have them: said aloud, not just done."""
+    """The settings that are the method's defaults for private runs, to be shown to the user."""
     defaults = built.method.PRIVATE_DEFAULTS if built.plan else {}
     settings = built.experiment.method
     kept = [f"{k} = {v}" for k, v in defaults.items() if settings.get(k) == v]
-    return f"settings of a private run: {', '.join(kept)}" if kept else None
+    return f"defaults of a private run: {', '.join(kept)}" if kept else None
 
 
 def _holdings(built: BuiltExperiment) -> Holdings:
@@ -263,7 +265,7 @@ def _run_in(
 
     def conclude(status: str) -> Summary:
         summary = first.after(federation.history, status)
-        if built.plan is not None:  # also what was taken for rounds that were never finished
+        if built.plan is not None:  # includes accesses of unfinished rounds
             summary = replace(summary, epsilon=federation.epsilon)
         folder.write_summary(summary)
         return summary
@@ -281,19 +283,19 @@ def _run_in(
                     while federation.round < rounds:
                         federation.step(engine)
                         conclude("running")
-                except BudgetSpent as end:  # as planned: what there is is kept
+                except BudgetSpent as end:  # as planned: the model so far is kept
                     status = "budget spent"
                     observer.note(str(end))
         params = built.method.params(federation.state)
         folder.write_model(params, {"method": first.method, "model": built.experiment.model})
         summary = conclude(status)
-    _leave_report(folder.path, observer)
+    _write_report(folder.path, observer)
     observer.finished(folder.path, summary)
     return Result(folder.path, summary, federation.history, built.task.model, params)
 
 
-def _leave_report(folder: Path, observer: Observer) -> None:
-    """The page about the run. It is not the result: what goes wrong with it is only noted."""
+def _write_report(folder: Path, observer: Observer) -> None:
+    """Write the page about the run. A failure is only noted: the result does not depend on it."""
     try:
         write_report(folder)
     except Exception as error:
@@ -319,10 +321,10 @@ def _explained(folder: RunFolder, conclude: Callable[[str], Summary]) -> Iterato
     except OSError as error:
         leave("failed")
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "make room, then " if full else ""
+        remedy = "free some disk space, then " if full else ""
         where = f" ({error.filename})" if error.filename else ""
         reason = f"{error.strerror or error}{where}"
-        raise RunError(f"{reason}; nothing that was done is lost: {remedy}{again}") from error
+        raise RunError(f"{reason}; completed rounds are kept: {remedy}{again}") from error
     except FedstillError:
         leave("failed")
         raise

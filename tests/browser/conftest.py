@@ -13,7 +13,7 @@ from tests.report.folders import feddm_run
 if TYPE_CHECKING:  # the fast tests are collected where Playwright is not installed
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
-# The last ones keep the browser from calling home.
+# The last ones switch off the browser's background requests.
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -42,22 +42,22 @@ def page(browser: "Browser") -> "Iterator[Page]":
     """A page on which every error and every request to elsewhere fails the test."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
     found = context.new_page()
-    troubles: list[str] = []
+    problems: list[str] = []
 
-    def said(message: "ConsoleMessage") -> None:
+    def on_console(message: "ConsoleMessage") -> None:
         if message.type in ("error", "warning"):
-            troubles.append(message.text)
+            problems.append(message.text)
 
-    def asked(request: "Request") -> None:
+    def on_request(request: "Request") -> None:
         if not request.url.startswith(("file:", "data:", "http://127.0.0.1:")):
-            troubles.append(request.url)
+            problems.append(request.url)
 
-    found.on("console", said)
-    found.on("pageerror", lambda error: troubles.append(str(error)))
-    found.on("request", asked)
+    found.on("console", on_console)
+    found.on("pageerror", lambda error: problems.append(str(error)))
+    found.on("request", on_request)
     yield found
     context.close()
-    assert troubles == []
+    assert problems == []
 
 
 @pytest.fixture(scope="session")

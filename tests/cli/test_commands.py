@@ -1,4 +1,4 @@
-"""The commands as a user meets them: real processes, exit codes, one-line errors."""
+"""The commands as a user runs them: real processes, exit codes, one-line errors."""
 
 import json
 import os
@@ -21,9 +21,11 @@ from fedstill.runs.metrics import RoundMetrics, Summary
 RUNNER = CliRunner()
 
 
-def fedstill(*words: str, cwd: Path, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+def fedstill(
+    *arguments: str, cwd: Path, timeout: float = 120
+) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "fedstill", *words],
+        [sys.executable, "-m", "fedstill", *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -32,11 +34,11 @@ def fedstill(*words: str, cwd: Path, timeout: float = 120) -> "subprocess.Comple
     )
 
 
-QUICK = ("--model", "mlp", "--rounds", "2", "--clients", "3", "--workers", "1")
+FAST = ("--model", "mlp", "--rounds", "2", "--clients", "3", "--workers", "1")
 
 
 def test_run_and_its_json(tmp_path: Path) -> None:
-    done = fedstill("run", "fedavg", *QUICK, "--json", "--out", "run", cwd=tmp_path)
+    done = fedstill("run", "fedavg", *FAST, "--json", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert json.loads(lines[-1]) == json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -47,7 +49,7 @@ def test_run_and_its_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("run", "fedagv"), "no method 'fedagv'; did you mean 'fedavg'"),
         (("run",), "method: which one?"),
@@ -65,7 +67,7 @@ def test_run_and_its_json(tmp_path: Path) -> None:
         (("rnu",), "No such command 'rnu'"),
         (("show", "nowhere"), "nowhere: no synthetic sets"),
         (("report", "nowhere"), "nowhere: no such folder"),
-        (("report", ".", "--port", "80"), "--port: only --serve has one"),
+        (("report", ".", "--port", "80"), "--port: only used with --serve"),
         (("report", ".", "--serve", "--out", "x.html"), "--serve writes no file"),
         (("report", ".", "--serve"), ".: an empty folder"),
         (("compare", "nowhere", "gone"), "gone: no such folder"),
@@ -76,12 +78,12 @@ def test_run_and_its_json(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_code_2(
-    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fedstill import cli
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["fedstill", *words])
+    monkeypatch.setattr(sys, "argv", ["fedstill", *arguments])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     errors: list[str] = []
     monkeypatch.setattr(Console, "print", lambda _self, text, **_kw: errors.append(str(text)))
@@ -103,8 +105,8 @@ def test_errors_reach_the_terminal_as_one_line(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_is_exit_code_1(tmp_path: Path) -> None:
-    words = ("--set", "method.learning_rate=1e30", "--out", "run")
-    failed = fedstill("run", "fedavg", *QUICK, *words, cwd=tmp_path)
+    options = ("--set", "method.learning_rate=1e30", "--out", "run")
+    failed = fedstill("run", "fedavg", *FAST, *options, cwd=tmp_path)
     assert failed.returncode == 1
     assert "Traceback" not in failed.stderr
     assert "did the training diverge" in failed.stderr.splitlines()[-1]
@@ -114,14 +116,14 @@ def test_a_failed_run_is_exit_code_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, how: signal.Signals, workers: str) -> None:
-    words = ["--model", "mlp", "--clients", "3", "--rounds", "200", "--workers", workers]
-    command = [sys.executable, "-m", "fedstill", "run", "fedavg", *words, "--out", "run"]
+    options = ["--model", "mlp", "--clients", "3", "--rounds", "200", "--workers", workers]
+    command = [sys.executable, "-m", "fedstill", "run", "fedavg", *options, "--out", "run"]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        # A background job may have been told to ignore Ctrl-C, and its children inherit that.
+        # A background job may ignore Ctrl-C, and its children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
@@ -183,9 +185,9 @@ def test_help_and_version(command: str) -> None:
     assert isinstance(RUNNER.invoke(app, ["run", "nonsense"]).exception, RequestError)
 
 
-def test_a_reader_that_goes_away_does_not_stop_the_run(tmp_path: Path) -> None:
-    words = " ".join(["run", "fedavg", *QUICK, "--rounds", "6", "--out", "run"])
-    command = f"{sys.executable} -m fedstill {words} 2>&1 | head -1"
+def test_a_closed_pipe_does_not_stop_the_run(tmp_path: Path) -> None:
+    arguments = " ".join(["run", "fedavg", *FAST, "--rounds", "6", "--out", "run"])
+    command = f"{sys.executable} -m fedstill {arguments} 2>&1 | head -1"
     subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=False)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "done"
 
@@ -199,11 +201,11 @@ def test_a_picture_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 def test_a_small_disk_is_one_line(tmp_path: Path) -> None:
     """A real limit on the size of files, from the first one on."""
-    words = " ".join([sys.executable, "-m", "fedstill", "run", "fedavg", *QUICK, "--out", "run"])
+    command = " ".join([sys.executable, "-m", "fedstill", "run", "fedavg", *FAST, "--out", "run"])
     failed = subprocess.run(
-        ["bash", "-c", f"ulimit -f 1; trap '' XFSZ; {words}"],
+        ["bash", "-c", f"ulimit -f 1; trap '' XFSZ; {command}"],
         cwd=tmp_path,
-        # The measurement of coverage has no room for its own file either, and says so at length.
+        # Coverage has no room for its file either, and would print that.
         env={k: v for k, v in os.environ.items() if not k.startswith("COV")},
         capture_output=True,
         text=True,
@@ -234,8 +236,8 @@ def test_numbers_for_people() -> None:
         "20.0 TB",
     ]
     assert [in_time(s) for s in (5, 75, 3700)] == ["0:05", "1:15", "1:01:40"]
-    spoken = [duration(s) for s in (5, 42, 75, 700, 3700)]
-    assert spoken == ["5.0 s", "42 s", "1 min 15 s", "11 min", "1 h 1 min"]
+    durations = [duration(s) for s in (5, 42, 75, 700, 3700)]
+    assert durations == ["5.0 s", "42 s", "1 min 15 s", "11 min", "1 h 1 min"]
     assert in_percent(0.93124) == "93.12%"
     assert in_percent(None) == "-"
 
@@ -247,7 +249,7 @@ SUMMARY = Summary(
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_progress_tells_round_client_step_accuracy_bytes_and_time_left(live: bool) -> None:
+def test_progress_shows_round_client_step_accuracy_bytes_and_time_left(live: bool) -> None:
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, record=True, force_terminal=live, width=120)
         watcher = LiveProgress(console) if live else PlainProgress(console)
@@ -266,11 +268,11 @@ def test_progress_tells_round_client_step_accuracy_bytes_and_time_left(live: boo
         watcher.finished(Path("run"), SUMMARY)
         watcher.stop()
         text = console.export_text()
-    for words in (
+    for line in (
         "fedavg on digits: 3 clients, iid, mlp (100 weights), seed 0",
         "note: by the way",
         "client 0 failed: no luck",
         "round 1/2  accuracy 50.00%  loss 1.0000  up 2.0 kB  down 1.0 kB  epsilon 1.50  failed 1",
         "left 0:00",
     ):
-        assert words in text
+        assert line in text

@@ -15,8 +15,16 @@ def test_partition_of_a_play(tmp_path: Path) -> None:
     (tmp_path / "shakespeare").mkdir()
     (tmp_path / "shakespeare" / "input.txt").write_text(f"ANN:\n{SPEECH}\n\nBEN:\n{SPEECH * 2}")
     picture = tmp_path / "p.png"
-    words = ("--data", "shakespeare", "--data-dir", str(tmp_path), "--out", str(picture), "--json")
-    done = RUNNER.invoke(app, ["partition", *words, "--set", "data.sequence_length=10"])
+    options = (
+        "--data",
+        "shakespeare",
+        "--data-dir",
+        str(tmp_path),
+        "--out",
+        str(picture),
+        "--json",
+    )
+    done = RUNNER.invoke(app, ["partition", *options, "--set", "data.sequence_length=10"])
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout.splitlines()[-1])
     assert (answer["clients"], len(answer["counts"][0])) == (2, 97)
@@ -26,10 +34,10 @@ def test_partition_of_a_play(tmp_path: Path) -> None:
 
 
 def test_a_run_ends_with_the_accuracy_of_each_domain(tmp_path: Path) -> None:
-    words = ("--data", "digit-domains", "--rounds", "1", "--workers", "1", "--model", "mlp")
-    some = 'data.domains=["print", "turned"]'
-    out = ("--out", str(tmp_path / "run"), "--set", some, "--set", "model.width=8")
-    done = RUNNER.invoke(app, ["run", "fedsgd", *words, *out])
+    options = ("--data", "digit-domains", "--rounds", "1", "--workers", "1", "--model", "mlp")
+    domains = 'data.domains=["print", "turned"]'
+    out = ("--out", str(tmp_path / "run"), "--set", domains, "--set", "model.width=8")
+    done = RUNNER.invoke(app, ["run", "fedsgd", *options, *out])
     assert done.exit_code == 0, done.output
     line = next(x for x in done.stdout.splitlines() if x.startswith("by domain: "))
     assert line.count("%") == 2

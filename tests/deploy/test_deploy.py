@@ -28,8 +28,8 @@ HOST = "fl.example.org"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made") / "app"
-    words = ["deploy", "init", str(folder), "fedavg", "--address", f"{HOST}:8443"]
-    result = CliRunner().invoke(app, [*words, "--partition", "nodes", "--model", "mlp"])
+    arguments = ["deploy", "init", str(folder), "fedavg", "--address", f"{HOST}:8443"]
+    result = CliRunner().invoke(app, [*arguments, "--partition", "nodes", "--model", "mlp"])
     assert result.exception is None, result.output
     return folder
 
@@ -47,7 +47,7 @@ def problems(folder: Path, node: int | None = None, data: Path | None = None) ->
     return {f.what: f.problem for f in check_app(folder, node, data) if f.problem is not None}
 
 
-def test_a_fresh_app_is_in_order(folder: Path) -> None:
+def test_a_new_app_passes_all_checks(folder: Path) -> None:
     assert problems(folder) == {}
     assert len(check_app(folder)) == 10  # three nodes' keys among them
     result = CliRunner().invoke(app, ["deploy", "check", str(folder)])
@@ -150,7 +150,7 @@ def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
     ("change", "what", "problem"),
     [
         (other_authority, "certificates", "not issued by ca.crt"),
-        (other_host, "certificates", f"but nodes dial {HOST}"),
+        (other_host, "certificates", f"but nodes connect to {HOST}"),
         (other_server_key, "server's key", "does not belong to server.crt"),
         (lambda f: (f / "certificates/server.key").chmod(0o644), "server's key", "chmod 600"),
         (lambda f: (f / "certificates/ca.crt").write_text("x"), "certificates", "not a PEM"),
@@ -162,7 +162,7 @@ def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
         (replaced("experiment.toml", "clients = 3", "clients = 4"), "experiment", "is for 3"),
         (replaced("experiment.toml", "round_timeout = 3600.0", ""), "experiment", "is not set"),
         (replaced("pyproject.toml", "fedstill==", "fedstill==9."), "versions", "the app needs"),
-        (replaced("pyproject.toml", "app.server:app", "app.sever:app"), "app", "is not there"),
+        (replaced("pyproject.toml", "app.server:app", "app.sever:app"), "app", "does not exist"),
         (
             replaced("flower/config.toml", "root-cert", "insecure = true\nroot-cert"),
             "connection",

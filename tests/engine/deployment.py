@@ -1,6 +1,6 @@
 """A SuperLink, SuperNodes and runs as real processes on the loopback interface, for tests.
 
-Everything lives below one folder and is over, every process of it, when the block ends.
+Everything is below one folder, and every process has ended when the block ends.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any, Self
 from fedstill.engine.flower.environment import command, flower_environment
 from fedstill.engine.flower.supervisor import end, processes_of
 
-PATIENCE = float(os.environ.get("FEDSTILL_TEST_PATIENCE", "1"))  # more on a busy machine
+TIMEOUT_FACTOR = float(os.environ.get("FEDSTILL_TEST_PATIENCE", "1"))  # larger on a busy machine
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -37,8 +37,8 @@ class Deployment:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         }
-        words = ["deploy", "init", str(self.app), "--address", f"127.0.0.1:{self.port}", *init]
-        self.fedstill(*words)
+        arguments = ["deploy", "init", str(self.app), "--address", f"127.0.0.1:{self.port}", *init]
+        self.fedstill(*arguments)
 
     def __enter__(self) -> Self:
         self.home.mkdir(exist_ok=True)
@@ -53,9 +53,9 @@ class Deployment:
         end(list(self.processes.values()), self.folder)
         assert not processes_of(self.folder), "a process of Flower's is still there"
 
-    def fedstill(self, *words: str) -> None:
+    def fedstill(self, *arguments: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "fedstill", *words],
+            [sys.executable, "-m", "fedstill", *arguments],
             env=self.environment,
             capture_output=True,
             text=True,
@@ -64,11 +64,11 @@ class Deployment:
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def start(self, name: str, words: list[str]) -> "subprocess.Popen[bytes]":
-        # Only what is started here has this folder as FLWR_HOME: that is how it is found again.
+    def start(self, name: str, arguments: list[str]) -> "subprocess.Popen[bytes]":
+        # Only processes started here have this folder as FLWR_HOME: that is how they are found.
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                words,
+                arguments,
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -83,25 +83,30 @@ class Deployment:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start_superlink(self) -> None:
-        words = [command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
-        words += ["--disable-runtime-dependency-installation"]
-        words += ["--database", str(self.folder / "superlink.db")]
+        arguments = [command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
+        arguments += ["--disable-runtime-dependency-installation"]
+        arguments += ["--database", str(self.folder / "superlink.db")]
         if self.secure:
             certificates = self.app / "certificates"
-            words += ["--ssl-ca-certfile", str(certificates / "ca.crt")]
-            words += ["--ssl-certfile", str(certificates / "server.crt")]
-            words += ["--ssl-keyfile", str(certificates / "server.key")]
-            words += ["--enable-supernode-auth"]
+            arguments += ["--ssl-ca-certfile", str(certificates / "ca.crt")]
+            arguments += ["--ssl-certfile", str(certificates / "server.crt")]
+            arguments += ["--ssl-keyfile", str(certificates / "server.key")]
+            arguments += ["--enable-supernode-auth"]
         else:
-            words += ["--insecure"]
-        process = self.start("superlink", words)
+            arguments += ["--insecure"]
+        process = self.start("superlink", arguments)
         self.wait(lambda: answers(self.port) or process.poll() is not None, 120, "superlink")
         assert process.poll() is None, self.log("superlink")
 
     def register(self, public_key: Path) -> None:
-        words = [command("flwr"), "supernode", "register", str(public_key), "deployment"]
+        arguments = [command("flwr"), "supernode", "register", str(public_key), "deployment"]
         done = subprocess.run(
-            words, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+            arguments,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -115,24 +120,24 @@ class Deployment:
         key: Path | None = None,
         authority: Path | None = None,
     ) -> "subprocess.Popen[bytes]":
-        words = [command("flower-supernode"), "--superlink", f"127.0.0.1:{port or self.port}"]
-        words += ["--host", "127.0.0.1", "--port", str(free_port())]
+        arguments = [command("flower-supernode"), "--superlink", f"127.0.0.1:{port or self.port}"]
+        arguments += ["--host", "127.0.0.1", "--port", str(free_port())]
         if self.secure:
             authority = authority or self.app / "certificates" / "ca.crt"
-            words += ["--root-certificates", str(authority)]
+            arguments += ["--root-certificates", str(authority)]
             if key is not None:
-                words += ["--auth-supernode-private-key", str(key)]
+                arguments += ["--auth-supernode-private-key", str(key)]
         else:
-            words += ["--insecure"]
+            arguments += ["--insecure"]
         node = self.folder / "nodes" / f"{client}"
-        words += ["--node-config", f'partition-id={client} folder="{node}" {config}'.strip()]
-        return self.start(name or f"node-{client}", words)
+        arguments += ["--node-config", f'partition-id={client} folder="{node}" {config}'.strip()]
+        return self.start(name or f"node-{client}", arguments)
 
     def run(self, *config: str) -> "subprocess.Popen[bytes]":
-        words = [command("flwr"), "run", str(self.app), "deployment", "--stream"]
+        arguments = [command("flwr"), "run", str(self.app), "deployment", "--stream"]
         out = f'out="{self.folder / "run"}"'
-        words += ["--run-config", " ".join([out, *config])]
-        return self.start("run", words)
+        arguments += ["--run-config", " ".join([out, *config])]
+        return self.start("run", arguments)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -157,7 +162,7 @@ class Deployment:
         assert json.loads(summary.read_text())["status"] == "done", self.log("run")
 
     def wait(self, done: Callable[[], object], seconds: float, log: str) -> None:
-        deadline = time.monotonic() + seconds * PATIENCE
+        deadline = time.monotonic() + seconds * TIMEOUT_FACTOR
         while not done():
             assert time.monotonic() < deadline, f"{log}: {self.log(log)[-3000:]}"
             time.sleep(0.1)
@@ -175,7 +180,7 @@ class Deployment:
 
 
 class Tap:
-    """A wire with an ear: passes bytes on to a port and keeps what went either way."""
+    """A recording proxy: forwards bytes to a port and keeps what went either way."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -199,18 +204,18 @@ class Tap:
             except OSError:
                 near.close()
                 continue
-            for source, sink, heard in ((near, far, self.up), (far, near, self.down)):
-                threading.Thread(target=_pass, args=(source, sink, heard), daemon=True).start()
+            for source, sink, recorded in ((near, far, self.up), (far, near, self.down)):
+                threading.Thread(target=_pass, args=(source, sink, recorded), daemon=True).start()
 
 
-def _pass(source: socket.socket, sink: socket.socket, heard: bytearray) -> None:
+def _pass(source: socket.socket, sink: socket.socket, recorded: bytearray) -> None:
     with suppress(OSError):
         while data := source.recv(65536):
-            heard += data
+            recorded += data
             sink.sendall(data)
-    for end_of_wire in (source, sink):
+    for end_of_link in (source, sink):
         with suppress(OSError):
-            end_of_wire.shutdown(socket.SHUT_RDWR)
+            end_of_link.shutdown(socket.SHUT_RDWR)
 
 
 def free_port() -> int:

@@ -1,7 +1,7 @@
-"""A ClientApp that misbehaves as its node is told: ``faults="1-nan,2-hang"`` by round.
+"""A ClientApp with faults from its node's configuration: ``faults="1-nan,2-hang"`` by round.
 
-The honest answer is computed first and then spoilt behind the back of the wire's own checks, as
-somebody would who wishes the server ill.
+The honest answer is computed first and then altered after the wire's checks, as an attacker would
+do it.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def _shapes(tensors: Params) -> None:
 
 
 def _many(tensors: Params) -> None:
-    for name in (IMAGES, LABELS):  # one more than is declared: its size alone gives nothing away
+    for name in (IMAGES, LABELS):  # one more than is declared: its size alone does not show it
         tensors[name] = torch.cat([tensors[name], tensors[name][:1]])
 
 

@@ -25,7 +25,7 @@ def test_three_nodes_with_tls_and_keys(tmp_path: Path) -> None:
         keys = deployment.app / "keys"
         for number in range(3):
             deployment.register(keys / f"node-{number}.pub")
-        # Two that must not get in: a key that nobody registered, and a server they cannot trust.
+        # Two nodes that must be rejected: an unregistered key, and a server they cannot verify.
         make_node_key(tmp_path / "stranger")
         deployment.start_node(0, name="stranger", key=tmp_path / "stranger")
         make_certificates(tmp_path / "other", "127.0.0.1")
@@ -44,10 +44,10 @@ def test_three_nodes_with_tls_and_keys(tmp_path: Path) -> None:
             config=deployment.app / "experiment.toml", engine="local", out=tmp_path / "local"
         )
         assert deployment.model == (local.folder / "model.safetensors").read_bytes()
-        # The wire carried the messages, and whoever listens could read none of it.
+        # The connection carried the messages, and an eavesdropper could read none of them.
         assert len(tap.up) > deployment.metrics[0]["up_bytes"] / 3
-        assert not any(word in tap.up + tap.down for word in SECRETS)
-        # The two were turned away, not merely late.
+        assert not any(secret in tap.up + tap.down for secret in SECRETS)
+        # The two were rejected, not merely late.
         for name in ("node-0", "node-1", "node-2"):
             assert "SuperNode ID: " in deployment.log(name)
         for name in ("stranger", "misled"):

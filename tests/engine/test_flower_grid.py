@@ -1,6 +1,6 @@
-"""The engine on a grid that is played: who is waited for, who is named, and with what reason.
+"""The engine on a fake grid: which nodes are waited for, which are reported, with what reason.
 
-Real processes are in test_flower_deployment.py and test_flower_faults.py; here time is short.
+Real processes are in test_flower_deployment.py and test_flower_faults.py; here timeouts are short.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from fedstill.engine.flower.records import (
     read_work,
     write_answer,
     write_introduction,
-    write_question,
+    write_query,
     write_work,
 )
 from fedstill.errors import WireError
@@ -41,7 +41,7 @@ LARGE = 5 * 2**20  # bytes: Flower sends it in pieces
 
 @pytest.fixture(autouse=True)
 def identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one thing of Flower's insides that is needed: who sends, outside of a run."""
+    """The one internal of Flower that is needed outside of a run: the sender's identity."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr(grid_module, "_LOOK_FOR_NODES", 0.05)
@@ -50,8 +50,8 @@ def identity(monkeypatch: pytest.MonkeyPatch) -> None:
 Behaviour = Callable[[Message], Message | None]
 
 
-class PlayedGrid:
-    """Nodes that answer as they are told, at once."""
+class FakeGrid:
+    """Nodes that answer as given, at once."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, Behaviour] = {}
@@ -91,7 +91,7 @@ def node(client: int, answer: Behaviour | None = None) -> Behaviour:
     return behave
 
 
-def engine_on(grid: PlayedGrid, **settings: Any) -> GridEngine:
+def engine_on(grid: FakeGrid, **settings: Any) -> GridEngine:
     experiment = resolve(
         {
             "method": "fedavg",
@@ -113,7 +113,7 @@ def exchange(engine: GridEngine, round: int = 1) -> dict[int, Answer]:
 
 
 def test_every_client_is_asked_on_its_own_node() -> None:
-    grid = PlayedGrid()
+    grid = FakeGrid()
     grid.nodes = {70: node(2), 80: node(0), 90: node(1)}
     engine = engine_on(grid)
     answers = exchange(engine)
@@ -125,12 +125,12 @@ def test_every_client_is_asked_on_its_own_node() -> None:
     }
     assert asked == {70: works()[2], 80: works()[0], 90: works()[1]}
     exchange(engine, round=2)
-    questions = [m for m in grid.sent if m.metadata.message_type == MessageType.QUERY]
-    assert len(questions) == 3  # nobody is asked twice who he is
+    queries = [m for m in grid.sent if m.metadata.message_type == MessageType.QUERY]
+    assert len(queries) == 3  # no node is asked twice which client it is
 
 
-def test_at_the_start_all_are_waited_for_and_later_only_for_the_quorum() -> None:
-    grid = PlayedGrid()
+def test_the_first_round_waits_for_all_and_later_ones_for_the_quorum() -> None:
+    grid = FakeGrid()
     grid.nodes = {70: node(0), 80: node(1)}
     engine = engine_on(grid)
     begun = time.monotonic()
@@ -147,7 +147,7 @@ def test_at_the_start_all_are_waited_for_and_later_only_for_the_quorum() -> None
 
 
 def test_a_node_that_joins_during_a_round_takes_part_in_it() -> None:
-    grid = PlayedGrid()
+    grid = FakeGrid()
     grid.nodes = {70: node(0), 80: node(1)}
     answers: list[Answer] = []
     for answer in engine_on(grid).exchange(works(), lambda *_: None):
@@ -156,8 +156,8 @@ def test_a_node_that_joins_during_a_round_takes_part_in_it() -> None:
     assert [answer.error for answer in answers] == [None] * 3
 
 
-def test_a_node_that_hangs_is_left_behind_when_the_time_is_over() -> None:
-    grid = PlayedGrid()
+def test_a_node_that_hangs_is_dropped_at_the_timeout() -> None:
+    grid = FakeGrid()
     grid.nodes = {70: node(0), 80: node(1), 90: node(2, lambda message: None)}
     begun = time.monotonic()
     answers = exchange(engine_on(grid, round_timeout=0.3))
@@ -165,7 +165,7 @@ def test_a_node_that_hangs_is_left_behind_when_the_time_is_over() -> None:
     assert answers[2].error == "no answer within 0.3 s"
     assert answers[2].asked
     assert answers[0].error is None
-    # Flower forgets a message when its time is over, and would say so before we say ours.
+    # Flower drops a message after its ttl, which must come after our own timeout.
     asked = [m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN]
     assert all(10 < message.metadata.ttl < 100 for message in asked)
 
@@ -183,14 +183,14 @@ def failing(code: int, reason: str) -> Behaviour:
         (4, "Flower's error 4: boom"),
     ],
 )
-def test_flowers_errors_in_our_words(code: int, reason: str) -> None:
-    grid = PlayedGrid()
+def test_flowers_errors_as_text(code: int, reason: str) -> None:
+    grid = FakeGrid()
     grid.nodes = {70: node(0), 80: node(1, failing(code, "boom")), 90: node(2)}
     assert exchange(engine_on(grid))[1] == Answer(1, error=reason)
 
 
-def test_a_node_that_does_not_fit_is_turned_away_with_its_reason() -> None:
-    grid = PlayedGrid()
+def test_a_node_that_does_not_fit_is_rejected_with_its_reason() -> None:
+    grid = FakeGrid()
     misfit = Introduction(-1, "records of shape (1, 9, 9)")
 
     def refuse(message: Message) -> Message:
@@ -199,45 +199,45 @@ def test_a_node_that_does_not_fit_is_turned_away_with_its_reason() -> None:
     grid.nodes = {70: node(0), 80: node(1), 90: refuse, 95: failing(1, "no such module")}
     error = exchange(engine_on(grid))[2].error
     assert error is not None
-    assert "node 90 was turned away: records of shape (1, 9, 9)" in error
-    assert "node 95 was turned away: Flower's error 1: no such module" in error
+    assert "node 90 was rejected: records of shape (1, 9, 9)" in error
+    assert "node 95 was rejected: Flower's error 1: no such module" in error
 
 
-def test_a_node_that_restarts_under_another_number_takes_its_place_again() -> None:
-    grid = PlayedGrid()
+def test_a_node_that_restarts_with_another_id_replaces_the_old_one() -> None:
+    grid = FakeGrid()
     grid.nodes = {70: node(0), 80: node(1), 90: node(2, lambda message: None)}
     engine = engine_on(grid, round_timeout=0.3)
     assert exchange(engine)[2].error == "no answer within 0.3 s"
-    grid.nodes[99] = node(2)  # and the old one is still thought to be alive
+    grid.nodes[99] = node(2)  # Flower still takes the old one for alive
     time.sleep(0.1)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         exchange(engine, round=2)
-    assert "node 99 takes the place of node 90" in str(seen[0].message)
+    assert "node 99 replaces node 90" in str(seen[0].message)
     assert exchange(engine, round=3)[2].error is None
 
 
 def malformed() -> Iterator[RecordDict]:
     good = write_answer(Answer(1, bytes(LARGE)))
-    words, data = good["fedstill"], good["bytes"]
+    fields, data = good["fedstill"], good["bytes"]
     small = write_answer(Answer(1, b"bytes"))["fedstill"]
     yield RecordDict({})
-    yield RecordDict({"fedstill": words})
+    yield RecordDict({"fedstill": fields})
     yield RecordDict({"fedstill": ConfigRecord({**small, "message": "text"})})
     yield RecordDict({"fedstill": ConfigRecord({**small, "client": 3})})
     yield RecordDict({"fedstill": data, "bytes": data})
-    yield RecordDict({"fedstill": words, "bytes": words})
-    yield RecordDict({"fedstill": ConfigRecord({**words, "client": 2}), "bytes": data})
-    yield RecordDict({"fedstill": ConfigRecord({**words, "client": "1"}), "bytes": data})
-    yield RecordDict({"fedstill": ConfigRecord({**words, "error": 3}), "bytes": data})
-    yield RecordDict({"fedstill": ConfigRecord({**words, "state": "x"}), "bytes": data})
-    yield RecordDict({"fedstill": ConfigRecord({**words, "state": b"x" * 10**6}), "bytes": data})
+    yield RecordDict({"fedstill": fields, "bytes": fields})
+    yield RecordDict({"fedstill": ConfigRecord({**fields, "client": 2}), "bytes": data})
+    yield RecordDict({"fedstill": ConfigRecord({**fields, "client": "1"}), "bytes": data})
+    yield RecordDict({"fedstill": ConfigRecord({**fields, "error": 3}), "bytes": data})
+    yield RecordDict({"fedstill": ConfigRecord({**fields, "state": "x"}), "bytes": data})
+    yield RecordDict({"fedstill": ConfigRecord({**fields, "state": b"x" * 10**6}), "bytes": data})
     other = Array(dtype="uint8", shape=(1,), stype="numpy.ndarray", data=b"x")
-    yield RecordDict({"fedstill": words, "bytes": ArrayRecord({"message": other})})
-    yield RecordDict({"fedstill": words, "bytes": ArrayRecord({"another": other})})
+    yield RecordDict({"fedstill": fields, "bytes": ArrayRecord({"message": other})})
+    yield RecordDict({"fedstill": fields, "bytes": ArrayRecord({"another": other})})
 
 
-def test_records_that_are_not_ours_are_a_refused_answer() -> None:
+def test_records_of_another_format_are_a_refused_answer() -> None:
     for records in malformed():
         answer = read_answer(records, 1)
         assert answer.error is not None
@@ -253,21 +253,21 @@ def test_records_come_back_as_they_went() -> None:
         assert read_work(records) == work
         assert read_experiment(records) == "text"
     assert read_answer(write_answer(Answer(1, bytes(LARGE))), 1).message == bytes(LARGE)
-    assert read_experiment(write_question("text")) == "text"
+    assert read_experiment(write_query("text")) == "text"
     assert read_work(write_work(Work(1, 0, b"", None), "")) == Work(1, 0, b"", None)
     failed = Answer(7, error="e", traceback="t")
     assert read_answer(write_answer(failed), 7) == failed
     assert read_introduction(write_introduction(Introduction(4))) == Introduction(4)
-    with pytest.raises(WireError, match="not ours"):
+    with pytest.raises(WireError, match="are not fedstill's"):
         read_introduction(RecordDict({}))
 
 
 def test_a_description_that_unpacks_to_far_too_much_is_cut() -> None:
-    assert len(read_experiment(write_question("x" * 10**8))) == 2**20
+    assert len(read_experiment(write_query("x" * 10**8))) == 2**20
     with pytest.raises(WireError, match="cannot be read"):
         read_experiment(RecordDict({"fedstill": ConfigRecord({"experiment": b"garbage"})}))
 
 
-def test_a_flood_of_words_is_cut() -> None:
+def test_a_very_long_error_is_cut() -> None:
     answer = read_answer(write_answer(Answer(1, error="e" * 10**6)), 1)
     assert answer.error == "e" * 2000

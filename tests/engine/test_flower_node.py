@@ -31,7 +31,7 @@ from fedstill.types import ServerContext
 from fedstill.wire import tree
 
 
-def make_setup(**settings: Any) -> BuiltExperiment:
+def make_experiment(**settings: Any) -> BuiltExperiment:
     request = {
         "method": "scaffold",
         "model": {"name": "mlp", "width": 8},
@@ -43,17 +43,17 @@ def make_setup(**settings: Any) -> BuiltExperiment:
 
 
 @pytest.fixture(scope="module")
-def setup() -> BuiltExperiment:
-    return make_setup()
+def built() -> BuiltExperiment:
+    return make_experiment()
 
 
 def first_work(
-    setup: BuiltExperiment, client: int, state: bytes | None = None, round: int = 1
+    built: BuiltExperiment, client: int, state: bytes | None = None, round: int = 1
 ) -> Work:
-    method, task = setup.method, setup.task
-    context = ServerContext(task, round, setup.rng.at("server"))
+    method, task = built.method, built.task
+    context = ServerContext(task, round, built.rng.at("server"))
     message = method.broadcast(context, method.init(context))
-    down = wire.encode(message, method.download(task), setup.experiment.wire.down)
+    down = wire.encode(message, method.download(task), built.experiment.wire.down)
     return Work(round, client, down, state)
 
 
@@ -64,10 +64,10 @@ def silent(_step: int, _steps: int) -> None:
 # --- descriptions --------------------------------------------------------------------------------
 
 
-def test_a_description_comes_back_from_its_text(setup: BuiltExperiment) -> None:
-    description = describe(setup)
+def test_a_description_comes_back_from_its_text(built: BuiltExperiment) -> None:
+    description = describe(built)
     assert read_description(description.text) == description
-    assert resolve(description.config) == setup.experiment
+    assert resolve(description.config) == built.experiment
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 3}', "\x00"])
@@ -79,28 +79,28 @@ def test_a_description_that_is_none_is_refused(text: str) -> None:
 # --- a node's turn -------------------------------------------------------------------------------
 
 
-def test_a_node_answers_as_the_local_engine_does(setup: BuiltExperiment, tmp_path: Path) -> None:
-    node = node_for(describe(setup).text, {"partition-id": 1, "folder": str(tmp_path)})
-    local = setup.runner.answer(first_work(setup, 1), silent)
-    answer = node.answer(first_work(setup, 1), silent)
+def test_a_node_answers_as_the_local_engine_does(built: BuiltExperiment, tmp_path: Path) -> None:
+    node = node_for(describe(built).text, {"partition-id": 1, "folder": str(tmp_path)})
+    local = built.runner.answer(first_work(built, 1), silent)
+    answer = node.answer(first_work(built, 1), silent)
     assert answer.error is None
     assert answer.message == local.message
-    # The state stayed here; what travels is a key to it, much smaller than the state.
+    # The state stayed on the node; a key to it is sent, much smaller than the state.
     assert answer.state is not None
     assert local.state is not None
     assert len(answer.state) == 32 < len(local.state)
     assert States(node.folder / node.experiment).read(answer.state) == local.state
-    again = node.answer(first_work(setup, 1, answer.state, round=2), silent)
+    again = node.answer(first_work(built, 1, answer.state, round=2), silent)
     assert (
         again.message
-        == setup.runner.answer(first_work(setup, 1, local.state, round=2), silent).message
+        == built.runner.answer(first_work(built, 1, local.state, round=2), silent).message
     )
 
 
-def test_a_node_keeps_the_state_that_the_server_counts_on(tmp_path: Path) -> None:
+def test_a_node_keeps_the_state_that_the_server_refers_to(tmp_path: Path) -> None:
     states = States(tmp_path)
     first = states.keep(b"one", None)
-    states.keep(b"lost", first)  # its reply was refused: the server goes on counting on the first
+    states.keep(b"lost", first)  # its reply was refused: the server still refers to the first
     assert states.read(first) == b"one"
     third = states.keep(b"three", first)
     assert states.read(third) == b"three"
@@ -111,36 +111,36 @@ def test_a_node_keeps_the_state_that_the_server_counts_on(tmp_path: Path) -> Non
         states.read(first)
 
 
-def test_a_damaged_or_missing_state_is_an_answer_in_words(
-    setup: BuiltExperiment, tmp_path: Path
+def test_a_damaged_or_missing_state_is_an_answer_with_a_reason(
+    built: BuiltExperiment, tmp_path: Path
 ) -> None:
-    node = node_for(describe(setup).text, {"partition-id": 0, "folder": str(tmp_path)})
-    answer = node.answer(first_work(setup, 0), silent)
+    node = node_for(describe(built).text, {"partition-id": 0, "folder": str(tmp_path)})
+    answer = node.answer(first_work(built, 0), silent)
     assert answer.state is not None
-    missing = node.answer(first_work(setup, 0, b"\x00" * 32), silent)
+    missing = node.answer(first_work(built, 0, b"\x00" * 32), silent)
     assert missing.error is not None
     assert "has no state 000000000000" in missing.error
     (file,) = node.folder.glob("*/*.safetensors")
     file.write_bytes(b"something else")
-    damaged = node.answer(first_work(setup, 0, answer.state), silent)
+    damaged = node.answer(first_work(built, 0, answer.state), silent)
     assert damaged.error is not None
     assert "damaged" in damaged.error
 
 
-def test_a_node_works_for_its_own_client_only(setup: BuiltExperiment, tmp_path: Path) -> None:
-    node = Node(2, setup, tmp_path, "experiment")
-    assert node.answer(first_work(setup, 1), silent).error == "this node is client 2"
+def test_a_node_answers_only_for_its_client(built: BuiltExperiment, tmp_path: Path) -> None:
+    node = Node(2, built, tmp_path, "experiment")
+    assert node.answer(first_work(built, 1), silent).error == "this node is client 2"
 
 
-def test_garbage_from_the_server_is_an_answer_in_words(
-    setup: BuiltExperiment, tmp_path: Path
+def test_garbage_from_the_server_is_an_answer_with_a_reason(
+    built: BuiltExperiment, tmp_path: Path
 ) -> None:
-    answer = Node(0, setup, tmp_path, "experiment").answer(Work(1, 0, b"garbage", None), silent)
+    answer = Node(0, built, tmp_path, "experiment").answer(Work(1, 0, b"garbage", None), silent)
     assert answer.error is not None
     assert "not a safetensors message" in answer.error
 
 
-# --- who a node is -------------------------------------------------------------------------------
+# --- node configuration ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -155,71 +155,71 @@ def test_garbage_from_the_server_is_an_answer_in_words(
     ],
 )
 def test_a_node_that_does_not_fit_says_why(
-    config: dict[str, Any], message: str, setup: BuiltExperiment
+    config: dict[str, Any], message: str, built: BuiltExperiment
 ) -> None:
     with pytest.raises(RequestError, match=message):
-        node_for(describe(setup).text, config)
+        node_for(describe(built).text, config)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"version": "0.0.0"}, "the server 0.0.0; install the same"),
-        ({"data_sha256": "0"}, "is not the server's"),
-        ({"partition_sha256": "0"}, "in another way than the server"),
+        ({"data_sha256": "0"}, "differs from the server's"),
+        ({"partition_sha256": "0"}, "differently from the server"),
     ],
 )
 def test_a_node_with_other_software_or_data_is_refused(
-    change: dict[str, Any], message: str, setup: BuiltExperiment
+    change: dict[str, Any], message: str, built: BuiltExperiment
 ) -> None:
-    description = dataclasses.replace(describe(setup), **change)
+    description = dataclasses.replace(describe(built), **change)
     with pytest.raises(RequestError, match=message):
         node_for(description.text, {"partition-id": 0})
 
 
 def test_a_node_reads_no_path_that_the_server_names(tmp_path: Path) -> None:
-    path = own_files(tmp_path)["npz"]
+    path = node_files(tmp_path)["npz"]
     arrays = dict(np.load(path))
     np.savez(path, **arrays, x_test=arrays["x_train"], y_test=arrays["y_train"])
-    description = describe(make_setup(data={"name": str(path)}, partition="iid"))
+    description = describe(make_experiment(data={"name": str(path)}, partition="iid"))
     with pytest.raises(RequestError, match="have no public name"):
         node_for(description.text, {"partition-id": 0})
 
 
 def test_an_experiment_on_nodes_needs_to_know_where_their_records_are() -> None:
-    setup = make_setup(partition="nodes")
-    assert setup.candidates == [0, 1, 2]
+    built = make_experiment(partition="nodes")
+    assert built.candidates == [0, 1, 2]
     with pytest.raises(RequestError, match="where are its records"):
-        node_for(describe(setup).text, {"partition-id": 0})
+        node_for(describe(built).text, {"partition-id": 0})
 
 
 # --- a node's privacy ----------------------------------------------------------------------------
 
 
-def private_setup(**privacy: Any) -> BuiltExperiment:
+def private_experiment(**privacy: Any) -> BuiltExperiment:
     """FedSGD makes one access per round."""
     settings = {"sigma": 1.0, "sampling_rate": 0.1, **privacy}
-    return make_setup(method="fedsgd", rounds=9, privacy=settings).planned()
+    return make_experiment(method="fedsgd", rounds=9, privacy=settings).planned()
 
 
 def test_a_nodes_ledger_is_its_own_and_outlives_experiments(tmp_path: Path) -> None:
     config = {"partition-id": 1, "folder": str(tmp_path)}
     for number, seed in enumerate((0, 1), start=1):  # another seed is another experiment
-        setup = make_setup(
+        built = make_experiment(
             method="fedsgd", seed=seed, privacy={"sigma": 1.0, "sampling_rate": 0.1}
         ).planned()
-        answer = node_for(describe(setup).text, config).answer(first_work(setup, 1), silent)
+        answer = node_for(describe(built).text, config).answer(first_work(built, 1), silent)
         assert answer.error is None
         ledger = tmp_path / "client-00001" / "ledger" / "client-00001.jsonl"
         assert len(ledger.read_bytes().splitlines()) == number
 
 
 def test_a_node_answers_no_more_than_its_own_budget_allows(tmp_path: Path) -> None:
-    setup = private_setup(epsilon=50.0)
-    one = setup.plan.spent(1) if setup.plan else 0.0
+    built = private_experiment(epsilon=50.0)
+    one = built.plan.spent(1) if built.plan else 0.0
     config = {"partition-id": 1, "folder": str(tmp_path), "epsilon": one * 1.001}
-    node = node_for(describe(setup).text, config)
-    answers = [node.answer(first_work(setup, 1, round=r), silent) for r in (1, 2)]
+    node = node_for(describe(built).text, config)
+    answers = [node.answer(first_work(built, 1, round=r), silent) for r in (1, 2)]
     assert [(a.error is None, a.spent) for a in answers] == [(True, False), (False, True)]
     assert not answers[1].message
 
@@ -234,32 +234,32 @@ def test_a_node_answers_no_more_than_its_own_budget_allows(tmp_path: Path) -> No
         ({"classes": "declared"}, {}, "which classes they hold"),
     ],
 )
-def test_what_a_node_with_a_budget_turns_away(
+def test_what_a_node_with_a_budget_rejects(
     privacy: dict[str, Any] | None, config: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    setup = make_setup(method="fedsgd") if privacy is None else private_setup(**privacy)
-    words = {"partition-id": 0, "folder": str(tmp_path), "epsilon": 5.0, **config}
+    built = make_experiment(method="fedsgd") if privacy is None else private_experiment(**privacy)
+    config = {"partition-id": 0, "folder": str(tmp_path), "epsilon": 5.0, **config}
     with pytest.raises(RequestError, match=reason):
-        node_for(describe(setup).text, words)
+        node_for(describe(built).text, config)
 
 
 def test_classes_may_be_known_where_the_node_says_so(tmp_path: Path) -> None:
-    setup = private_setup(classes="declared")
-    words = {"partition-id": 0, "folder": str(tmp_path), "epsilon": 5.0, "classes": "declared"}
-    assert node_for(describe(setup).text, words).built.plan is not None
+    built = private_experiment(classes="declared")
+    config = {"partition-id": 0, "folder": str(tmp_path), "epsilon": 5.0, "classes": "declared"}
+    assert node_for(describe(built).text, config).built.plan is not None
 
 
 def test_no_records_without_a_plan() -> None:
-    setup = dataclasses.replace(private_setup(), plan=None)
+    built = dataclasses.replace(private_experiment(), plan=None)
     with pytest.raises(RunError, match="no records are handed out"):
-        _ = setup.runner
+        _ = built.runner
 
 
 # --- a node's own data ---------------------------------------------------------------------------
 
 
-def own_files(folder: Path) -> dict[str, Path]:
-    """Twelve digits of two classes, in every form that a node may have."""
+def node_files(folder: Path) -> dict[str, Path]:
+    """Twelve digits of two classes, in every format that a node may have."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -276,7 +276,7 @@ def own_files(folder: Path) -> dict[str, Path]:
     (folder / "train" / "train").mkdir(parents=True)
     (folder / "images" / "3").rename(folder / "train" / "train" / "3")
     (folder / "images" / "7").rename(folder / "train" / "train" / "7")
-    for name, column in (("numbers", labels), ("words", [str(c) for c in labels])):
+    for name, column in (("numbers", labels), ("names", [str(c) for c in labels])):
         (folder / name).mkdir()
         table = pa.table({"image": encoded, "label": column})
         pq.write_table(table, folder / name / "train.parquet")
@@ -285,17 +285,17 @@ def own_files(folder: Path) -> dict[str, Path]:
         "images": folder / "train",
         "flat images": folder / "train" / "train",
         "parquet": folder / "numbers",
-        "parquet of words": folder / "words",
+        "parquet of names": folder / "names",
     }
 
 
-def test_own_records_in_every_form_are_the_same_records(
-    setup: BuiltExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_nodes_records_in_every_form_are_the_same_records(
+    built: BuiltExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path / "cache"))
-    description = describe(make_setup(partition="nodes"))
+    description = describe(make_experiment(partition="nodes"))
     answers = {}
-    for form, path in own_files(tmp_path).items():
+    for form, path in node_files(tmp_path).items():
         split = load_node_data(path, DataSettings(), (1, 8, 8), description.class_names)
         assert sorted(split.labels.tolist()) == [3] * 6 + [7] * 6, form
         again = load_node_data(path, DataSettings(), (1, 8, 8), description.class_names)
@@ -303,7 +303,7 @@ def test_own_records_in_every_form_are_the_same_records(
         config = {"partition-id": 2, "data": str(path), "folder": str(tmp_path / form)}
         node = node_for(description.text, config)
         assert len(node.built.runner.records.of(2, node.built.task)) == 12
-        answers[form] = node.answer(first_work(setup, 2), silent)
+        answers[form] = node.answer(first_work(built, 2), silent)
         assert answers[form].error is None
     assert len({answer.message for answer in answers.values()}) == 1
 
@@ -315,10 +315,10 @@ def test_own_records_in_every_form_are_the_same_records(
         ((1, 8, 8), 5, "label 7 is out of range"),
     ],
 )
-def test_own_records_that_do_not_fit_are_refused(
+def test_a_nodes_records_that_do_not_fit_are_refused(
     shape: tuple[int, ...], classes: int, message: str, tmp_path: Path
 ) -> None:
-    path = own_files(tmp_path)["npz"]
+    path = node_files(tmp_path)["npz"]
     with pytest.raises(RequestError, match=message):
         load_node_data(path, DataSettings(), shape, tuple(str(i) for i in range(classes)))
 
@@ -327,8 +327,8 @@ def test_a_class_that_the_task_does_not_know_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path / "cache"))
-    files = own_files(tmp_path)
-    for form in ("images", "parquet of words"):
+    files = node_files(tmp_path)
+    for form in ("images", "parquet of names"):
         with pytest.raises(RequestError, match="no class '3' in the task"):
             load_node_data(files[form], DataSettings(), (1, 8, 8), ("cat", "dog"))
     (tmp_path / "empty").mkdir()
@@ -346,8 +346,8 @@ def test_without_flower_one_line_says_how_to_install_it(
     with pytest.raises(RequestError, match=r"pip install 'fedstill\[flower\]'"):
         fedstill.run("fedavg", engine="flower", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    for words in (["init", str(tmp_path / "app")], ["check", str(tmp_path)], ["key", "k"]):
-        result = CliRunner().invoke(app, ["deploy", *words])
+    for arguments in (["init", str(tmp_path / "app")], ["check", str(tmp_path)], ["key", "k"]):
+        result = CliRunner().invoke(app, ["deploy", *arguments])
         assert "pip install 'fedstill[flower]'" in str(result.exception)
     assert not (tmp_path / "app").exists()
 
@@ -362,7 +362,7 @@ def test_records_on_nodes_are_not_for_one_machine() -> None:
     with pytest.raises(RequestError, match="fedstill deploy init"):
         fedstill.run("fedavg", partition="nodes", clients=3)
     with pytest.raises(RequestError, match="number of clients is missing"):
-        make_setup(partition="nodes", clients=None)
+        make_experiment(partition="nodes", clients=None)
     with pytest.raises(RequestError, match="centralised"):
         build({"method": "central", "partition": "nodes", "clients": 2})
 
@@ -396,9 +396,9 @@ def test_the_supervisor_ends_everything_that_was_started(tmp_path: Path) -> None
     assert not folder.exists()
 
 
-def test_descriptions_hold_no_records(setup: BuiltExperiment) -> None:
+def test_descriptions_hold_no_records(built: BuiltExperiment) -> None:
     """Public facts only: as long as the settings, whatever the size of the data."""
-    assert len(describe(setup).text) < 4000
+    assert len(describe(built).text) < 4000
     fields = {field.name for field in dataclasses.fields(Description)}
-    assert tree.flatten(dataclasses.asdict(describe(setup)))[0] == {}
+    assert tree.flatten(dataclasses.asdict(describe(built)))[0] == {}
     assert "data_sha256" in fields

@@ -1,4 +1,4 @@
-"""The proxy as docs/deploy.md prints it: nodes get through, the control API does not."""
+"""The proxy as docs/deploy.md prints it: nodes pass, the control API is blocked."""
 
 import shutil
 import ssl
@@ -25,7 +25,7 @@ ONE_ROUND = [
 
 
 def configuration(deployment: Deployment, port: int) -> str:
-    """The document's server block with this deployment's ports and paths, and what goes around."""
+    """The document's server block with this deployment's ports and paths, made complete."""
     guide = (ROOT / "docs" / "deploy.md").read_text()
     block = guide.split("```nginx\n", 1)[1].split("```", 1)[0]
     for printed, ours in (
@@ -46,17 +46,17 @@ def configuration(deployment: Deployment, port: int) -> str:
 
 def status(url: str, authority: Path) -> int:
     trust = ssl.create_default_context(cafile=str(authority))
-    question = urllib.request.Request(
+    request = urllib.request.Request(
         url, data=b"", headers={"Content-Type": "application/protobuf"}
     )
     try:
-        with urllib.request.urlopen(question, context=trust, timeout=20) as reply:
+        with urllib.request.urlopen(request, context=trust, timeout=20) as reply:
             return int(reply.status)
     except urllib.error.HTTPError as error:
         return error.code
 
 
-def test_nodes_get_through_the_proxy_and_the_control_api_does_not(tmp_path: Path) -> None:
+def test_the_proxy_lets_nodes_through_and_blocks_the_control_api(tmp_path: Path) -> None:
     with Deployment(tmp_path, *ONE_ROUND) as deployment:
         port = free_port()
         file = tmp_path / "nginx.conf"

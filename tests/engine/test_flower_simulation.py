@@ -33,7 +33,7 @@ from fedstill.methods.feddm import FedDM
 from fedstill.observe.observer import Observer
 from fedstill.runs.folder import RunFolder
 from fedstill.testing import bits, toy_data
-from tests.engine.deployment import PATIENCE
+from tests.engine.deployment import TIMEOUT_FACTOR
 from tests.methods.small import SMALL
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def simulation() -> Iterator[Simulation]:
     assert not processes_of(running.folder)
 
 
-def named_setup(method: str, rounds: int = 2, **settings: Any) -> BuiltExperiment:
+def named_experiment(method: str, rounds: int = 2, **settings: Any) -> BuiltExperiment:
     """The toy problem of the conformance suite, by names, so that other processes can build it."""
     data = toy_data()
     owner = (data.train.labels // 2).clamp(max=CLIENTS - 1).int()
@@ -65,22 +65,22 @@ def named_setup(method: str, rounds: int = 2, **settings: Any) -> BuiltExperimen
     return build(request, dataset=data, partition=partition)
 
 
-def run_with(setup: BuiltExperiment, folder: Path, engine: Any) -> Federation:
-    federation = Federation(setup, RunFolder(folder), Observer())
+def run_with(built: BuiltExperiment, folder: Path, engine: Any) -> Federation:
+    federation = Federation(built, RunFolder(folder), Observer())
     federation.begin()
     with engine as running:
-        while federation.round < setup.experiment.rounds:
+        while federation.round < built.experiment.rounds:
             federation.step(running)
-    federation.folder.write_model(setup.method.params(federation.state), {})
+    federation.folder.write_model(built.method.params(federation.state), {})
     return federation
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_same_bits_as_the_local_engine(method: str, simulation: Simulation, tmp_path: Path) -> None:
-    setup = named_setup(method)
-    local = run_with(setup, tmp_path / "local", InProcess(setup))
-    engine = SimulationEngine(setup, tmp_path / "flower" / ".workers", simulation)
-    flower = run_with(setup, tmp_path / "flower", engine)
+    built = named_experiment(method)
+    local = run_with(built, tmp_path / "local", InProcess(built))
+    engine = SimulationEngine(built, tmp_path / "flower" / ".workers", simulation)
+    flower = run_with(built, tmp_path / "flower", engine)
     assert not any(metrics.failed for metrics in flower.history)
     assert bits(local.state) == bits(flower.state)
     model = (tmp_path / "flower" / "model.safetensors").read_bytes()
@@ -92,12 +92,12 @@ def test_same_bits_as_the_local_engine(method: str, simulation: Simulation, tmp_
 def test_a_client_that_raises_costs_its_round_a_reply_and_no_more(
     simulation: Simulation, tmp_path: Path
 ) -> None:
-    setup = named_setup("feddm", rounds=1, quorum=0.6)
+    built = named_experiment("feddm", rounds=1, quorum=0.6)
     broken = {"name": "tests.engine.test_flower_simulation:Broken", **SMALL["feddm"]}
-    request = {**setup.experiment.table, "method": broken}
-    setup = build(request, dataset=setup.dataset, partition=setup.partition)
-    engine = SimulationEngine(setup, tmp_path / "run" / ".workers", simulation)
-    federation = run_with(setup, tmp_path / "run", engine)
+    request = {**built.experiment.table, "method": broken}
+    built = build(request, dataset=built.dataset, partition=built.partition)
+    engine = SimulationEngine(built, tmp_path / "run" / ".workers", simulation)
+    federation = run_with(built, tmp_path / "run", engine)
     (metrics,) = federation.history
     assert metrics.clients == [0, 2]
     assert metrics.failed == {1: "ValueError: out of order"}
@@ -128,13 +128,13 @@ class Lossy(FedAvg):
 def test_answers_lost_at_random_cost_little_accuracy_and_no_memory(
     simulation: Simulation, tmp_path: Path
 ) -> None:
-    setup = digits_setup("fedavg")
-    whole = run_with(setup, tmp_path / "whole", InProcess(setup)).history[-1]
-    setup = digits_setup("tests.engine.test_flower_simulation:Lossy")
-    federation = Federation(setup, RunFolder(tmp_path / "lossy"), Observer())
+    built = digits_experiment("fedavg")
+    whole = run_with(built, tmp_path / "whole", InProcess(built)).history[-1]
+    built = digits_experiment("tests.engine.test_flower_simulation:Lossy")
+    federation = Federation(built, RunFolder(tmp_path / "lossy"), Observer())
     federation.begin()
     memory: list[int] = []
-    with SimulationEngine(setup, tmp_path / "lossy" / ".workers", simulation) as engine:
+    with SimulationEngine(built, tmp_path / "lossy" / ".workers", simulation) as engine:
         while federation.round < 20:
             federation.step(engine)
             memory.append(sum(resident(n) for n in processes_of(simulation.folder)))
@@ -147,7 +147,7 @@ def test_answers_lost_at_random_cost_little_accuracy_and_no_memory(
     assert memory[-1] < 1.05 * memory[4], memory
 
 
-def digits_setup(method: str) -> BuiltExperiment:
+def digits_experiment(method: str) -> BuiltExperiment:
     """All the built-in digits, partitioned evenly over three clients, for twenty rounds."""
     return build(
         {
@@ -178,7 +178,7 @@ COMMAND = [
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder of our own for temporary files; its name must be short, because of Ray."""
+    """A folder for temporary files; its name must be short, because of Ray."""
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as name:
         yield Path(name)
 
@@ -191,7 +191,7 @@ def test_the_command_killed_and_resumed_ends_with_the_local_bits(
     environment = {**os.environ, "TMPDIR": str(short_folder)}
     process = subprocess.Popen(flower, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
     metrics = tmp_path / "flower" / "metrics.jsonl"
-    deadline = time.monotonic() + 240 * PATIENCE
+    deadline = time.monotonic() + 240 * TIMEOUT_FACTOR
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
@@ -206,7 +206,7 @@ def test_the_command_killed_and_resumed_ends_with_the_local_bits(
         cwd=tmp_path,
         env=environment,
         capture_output=True,
-        timeout=300 * PATIENCE,
+        timeout=300 * TIMEOUT_FACTOR,
     )
     assert resumed.returncode == 0, resumed.stderr.decode()
     assert "resuming after round" in resumed.stderr.decode()

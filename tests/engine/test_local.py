@@ -26,40 +26,40 @@ from fedstill.types import ClientContext
 
 @dataclass(frozen=True)
 class Talkative(FedAvg):
-    """Warns, prints to standard output, and dies on request: none of it may harm the frames."""
+    """Warns, prints to standard output, and dies on request: none of it may corrupt the frames."""
 
     die: bool = False
 
     def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Update, None]:
         print("this must not end up among the frames")
-        warnings.warn("a word of warning", stacklevel=1)
+        warnings.warn("a warning from a worker", stacklevel=1)
         if self.die and ctx.client == 2 and ctx.round == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().client(ctx, message, state)
 
 
 NAME = "tests.engine.test_local:Talkative"
-QUICK = {"rounds": 2, "clients": 4, "model": "mlp", "workers": 2}
+FAST = {"rounds": 2, "clients": 4, "model": "mlp", "workers": 2}
 
 
 def test_warnings_of_workers_reach_the_user_once(tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
-        fedstill.run(NAME, out=tmp_path / "run", **QUICK)  # type: ignore[arg-type]
-    assert [str(w.message) for w in seen].count("a word of warning") == 1
+        fedstill.run(NAME, out=tmp_path / "run", **FAST)  # type: ignore[arg-type]
+    assert [str(w.message) for w in seen].count("a warning from a worker") == 1
 
 
-def test_a_worker_that_is_killed_fails_the_run_in_words(tmp_path: Path) -> None:
+def test_a_killed_worker_fails_the_run_with_a_reason(tmp_path: Path) -> None:
     settings = {"method.die": True}
     with pytest.raises(
         RunError, match=r"a worker process was killed \(out of memory\?\).*--resume"
     ):
-        fedstill.run(NAME, out=tmp_path / "run", set=settings, **QUICK)  # type: ignore[arg-type]
+        fedstill.run(NAME, out=tmp_path / "run", set=settings, **FAST)  # type: ignore[arg-type]
     assert RunFolder(tmp_path / "run").read_summary().rounds_done == 1
 
 
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
-    """Even a parent that is killed leaves nobody behind."""
+    """Even a killed parent leaves no process behind."""
     code = (
         "import os, signal; from tests.engine.test_local import started_workers as s\n"
         "for pid in s(): print(pid, flush=True)\n"
@@ -89,9 +89,9 @@ def _alive(pid: int) -> bool:
 
 
 def test_objects_and_small_rounds_stay_in_this_process(tmp_path: Path) -> None:
-    setup = toy_experiment(FedAvg())
-    assert isinstance(local_engine(setup, tmp_path), InProcess)  # an object cannot be sent
-    assert not setup.portable
+    built = toy_experiment(FedAvg())
+    assert isinstance(local_engine(built, tmp_path), InProcess)  # an object cannot be sent
+    assert not built.portable
 
 
 def test_frames() -> None:
@@ -119,7 +119,7 @@ def test_a_worker_that_cannot_start_says_why(
 
     module.unlink()
     with pytest.raises(RunError, match=r"could not start: .*cannot import 'fleeting'"):
-        fedstill.run("fleeting:Fleeting", out=tmp_path / "run", **QUICK)  # type: ignore[arg-type]
+        fedstill.run("fleeting:Fleeting", out=tmp_path / "run", **FAST)  # type: ignore[arg-type]
 
 
 def test_workers_find_modules_where_the_parent_does(
@@ -129,6 +129,6 @@ def test_workers_find_modules_where_the_parent_does(
         "from fedstill.methods.fedavg import FedAvg as Mine\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    result = fedstill.run("beside_the_script:Mine", out=tmp_path / "run", **QUICK)  # type: ignore[arg-type]
+    result = fedstill.run("beside_the_script:Mine", out=tmp_path / "run", **FAST)  # type: ignore[arg-type]
     assert result.summary.status == "done"
     assert not (tmp_path / "run" / ".workers").exists()

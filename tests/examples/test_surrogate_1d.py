@@ -38,10 +38,10 @@ def test_the_points_are_the_paper_s(module: ModuleType) -> None:
     at_zero = torch.zeros(1)
     assert torch.allclose(shown.loss(at_zero), torch.tensor(2.0).log())
     step = torch.tensor([1e-2])
-    slope = (shown.loss(step) - shown.loss(-step)) / (2 * step)
-    assert torch.allclose(shown.tangent(step) - shown.tangent(at_zero), slope * step, rtol=1e-2)
+    gradient = (shown.loss(step) - shown.loss(-step)) / (2 * step)
+    assert torch.allclose(shown.tangent(step) - shown.tangent(at_zero), gradient * step, rtol=1e-2)
 
 
-def test_the_figure_is_a_picture(module: ModuleType) -> None:
+def test_the_figure_is_an_svg_image(module: ModuleType) -> None:
     root = ElementTree.fromstring(module.figure(module.example(iterations=5)))
     assert root.tag.endswith("svg")

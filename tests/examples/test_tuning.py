@@ -1,4 +1,4 @@
-"""The two scripts about searching on a set, on a problem of seconds."""
+"""The two scripts about searching on a set, on a problem that takes seconds."""
 
 import importlib.util
 import sys
@@ -53,26 +53,26 @@ def test_the_spread_holds_the_value_of_a_clear_order() -> None:
 
 
 @pytest.mark.slow
-def test_rank_correlation_runs_and_goes_on(
+def test_rank_correlation_runs_and_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--rounds", "1", "--federated-rounds", "1", "--networks", "1", "--epochs", "1"]
-    words += ["--ipc", "2", "--architectures", "3", "--out", str(tmp_path)]
-    first = RANK.main(words)
+    arguments = ["--rounds", "1", "--federated-rounds", "1", "--networks", "1", "--epochs", "1"]
+    arguments += ["--ipc", "2", "--architectures", "3", "--out", str(tmp_path)]
+    first = RANK.main(arguments)
     assert set(first) == {"on_set", "held_out"}
     assert all(-1 <= low <= high <= 1 for _, low, high in first.values())
     table = capsys.readouterr().out
     assert "| convnet 16, depth 2 |" in table
-    assert RANK.main(words) == first
+    assert RANK.main(arguments) == first
 
 
 @pytest.mark.slow
 def test_distil_search_federate_compares_both_ways(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--candidates", "3", "--rounds", "1", "--epochs", "1", "--repeats", "1"]
-    words += ["--set", "method.images_per_class=2", "--out", str(tmp_path)]
-    ways = load("distil_search_federate").main(words)
+    arguments = ["--candidates", "3", "--rounds", "1", "--epochs", "1", "--repeats", "1"]
+    arguments += ["--set", "method.images_per_class=2", "--out", str(tmp_path)]
+    ways = load("distil_search_federate").main(arguments)
     ours, default, full = ways.values()
     assert full.accuracy >= ours.accuracy  # the winner is one of the candidates
     assert min(ours.cost.up_bytes, full.cost.up_bytes, default.cost.up_bytes) > 0

@@ -1,6 +1,6 @@
 """Short runs whose numbers must not change unnoticed.
 
-``make golden`` writes ``golden.json`` anew; say why in the changelog, under "Numbers changed".
+``make golden`` rewrites ``golden.json``; say why in the changelog, under "Numbers changed".
 Losses and accuracies are compared everywhere, to what another processor's rounding may change. The
 model's SHA-256 is compared where processor and versions are those it was computed with.
 """

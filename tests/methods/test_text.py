@@ -95,7 +95,7 @@ def test_what_does_not_fit_together_is_said(words: dict[str, Any], said: str, pl
 
 def test_flat_numbers_are_no_text(tmp_path: Path) -> None:
     data = fedstill.arrays([[0.0, 1.0]] * 6, [0, 1] * 3, [[0.0, 1.0]], [0])
-    with pytest.raises(RequestError, match="its records are no text; use mlp"):
+    with pytest.raises(RequestError, match="its records are not text; use mlp"):
         fedstill.run(
             "fedavg", data=data, model="gru", partition="iid", clients=2, out=tmp_path / "run"
         )

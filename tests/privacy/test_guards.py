@@ -139,7 +139,7 @@ class Peeking(FedAvg):
 
 def test_records_are_out_of_reach_and_failures_quote_nothing(tmp_path: Path) -> None:
     """Exact per-client metrics cannot be computed: there is nothing to compute them from."""
-    with pytest.raises(RunError, match=r"PermissionError \(its message stays here\)"):
+    with pytest.raises(RunError, match=r"PermissionError \(the message stays with the client\)"):
         fedstill.run(Peeking(weighting="uniform"), out=tmp_path / "run", set=ON, **QUICK)
 
 

@@ -111,7 +111,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         == outcome
     )
     again = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert "(done before)" in again.stderr
+    assert "(already done)" in again.stderr
     with pytest.raises(RequestError, match="did you mean 'smoke'"):
         CliRunner().invoke(
             app, ["reproduce", "feddm-real", "--scale", "smok"], catch_exceptions=False

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distilled import distilled_run
+from tests.evaluate.distilled import distilled_run
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The search as a user meets it on a terminal."""
+"""The search as a user sees it on a terminal."""
 
 import os
 import signal
@@ -14,12 +14,12 @@ from rich.console import Console
 from fedstill.cli.tune import TrialBar, watcher_for
 from fedstill.tune.search import FinishedTrial
 from fedstill.tune.space import Candidate
-from fedstill.tune.training import USUAL
+from fedstill.tune.training import DEFAULT_TRAINING
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_progress_tells_trial_epoch_accuracy_best_and_time_left(live: bool) -> None:
-    candidate = Candidate({"name": "mlp", "width": 8}, replace(USUAL, augment="dsa"))
+def test_progress_shows_trial_epoch_accuracy_best_and_time_left(live: bool) -> None:
+    candidate = Candidate({"name": "mlp", "width": 8}, replace(DEFAULT_TRAINING, augment="dsa"))
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, record=True, force_terminal=live, width=160)
         watcher = watcher_for(console)
@@ -44,12 +44,12 @@ def test_progress_tells_trial_epoch_accuracy_best_and_time_left(live: bool) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_ctrl_c_leaves_a_study_that_goes_on(run: Path, tmp_path: Path, workers: str) -> None:
+def test_ctrl_c_leaves_a_resumable_study(run: Path, tmp_path: Path, workers: str) -> None:
     study = tmp_path / "study.journal"
-    words = [sys.executable, "-m", "fedstill", "tune", str(run), "--study", str(study)]
-    words += ["--workers", workers, "--search", "hyper", "--pruner", "none"]
+    arguments = [sys.executable, "-m", "fedstill", "tune", str(run), "--study", str(study)]
+    arguments += ["--workers", workers, "--search", "hyper", "--pruner", "none"]
     process = subprocess.Popen(
-        [*words, "--trials", "500"],
+        [*arguments, "--trials", "500"],
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -66,7 +66,7 @@ def test_ctrl_c_leaves_a_study_that_goes_on(run: Path, tmp_path: Path, workers: 
     assert "Traceback" not in errors
     finished = study.read_bytes().count(b'"state":1')
     again = subprocess.run(
-        [*words, "--trials", str(finished + 2)], capture_output=True, text=True, check=False
+        [*arguments, "--trials", str(finished + 2)], capture_output=True, text=True, check=False
     )
     assert again.returncode == 0, again.stderr
     assert f"({finished + 2}/{finished + 2})" in again.stderr

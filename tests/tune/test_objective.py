@@ -11,10 +11,11 @@ from fedstill.rng import Rng
 from fedstill.runs.sets import load_set
 from fedstill.tune.objective import Judge, held_out_rows
 from fedstill.tune.space import Candidate
-from fedstill.tune.training import USUAL
+from fedstill.tune.training import DEFAULT_TRAINING
 
 CANDIDATE = Candidate(
-    {"name": "mlp", "width": 16, "depth": 1}, replace(USUAL, learning_rate=0.05, epochs=3)
+    {"name": "mlp", "width": 16, "depth": 1},
+    replace(DEFAULT_TRAINING, learning_rate=0.05, epochs=3),
 )
 
 
@@ -44,17 +45,17 @@ def test_the_split_is_stratified_and_leaves_every_class_something_to_train_on(
 
 def test_the_same_candidate_gets_the_same_verdict(run: Path) -> None:
     judge = Judge(load_set(run))
-    heard: list[tuple[int, float]] = []
+    received: list[tuple[int, float]] = []
 
-    def go_on(epoch: int, accuracy: float) -> bool:
-        heard.append((epoch, accuracy))
+    def should_continue(epoch: int, accuracy: float) -> bool:
+        received.append((epoch, accuracy))
         return True
 
-    verdict = judge.judge(CANDIDATE, go_on)
+    verdict = judge.judge(CANDIDATE, should_continue)
     assert verdict is not None
     assert verdict == judge.judge(CANDIDATE, lambda *_: True)
-    assert [epoch for epoch, _ in heard] == [1, 2, 3]
-    assert verdict.value == verdict.held_out == heard[-1][1]
+    assert [epoch for epoch, _ in received] == [1, 2, 3]
+    assert verdict.value == verdict.held_out == received[-1][1]
     assert verdict.weights == 64 * 16 + 16 + 16 * 10 + 10
     assert verdict.up_bytes == verdict.down_bytes == 0
 

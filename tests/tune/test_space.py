@@ -20,7 +20,7 @@ from fedstill.tune.space import (
     suggest,
     with_changes,
 )
-from fedstill.tune.training import USUAL
+from fedstill.tune.training import DEFAULT_TRAINING
 
 MODEL = {"name": "mlp", "width": 32, "depth": 1, "activation": "relu"}
 
@@ -63,7 +63,7 @@ def test_every_candidate_can_be_built_and_asks_only_for_its_own_settings(
     if search == "hyper":
         assert candidate.model == MODEL
     if search == "architecture":
-        assert candidate.training == USUAL
+        assert candidate.training == DEFAULT_TRAINING
 
 
 def test_the_documents_show_the_space() -> None:
@@ -101,7 +101,7 @@ def test_a_file_changes_the_space() -> None:
         ({"training": 3}, "expected a table"),
         ({"nonsense": {"width": 3}}, "no such setting"),
         ({"convnet": {"height": 3}}, r"convnet\.height: no such setting"),
-        ({"mlp": {"depth": {"low": 3, "high": 1}}}, "no interval"),
+        ({"mlp": {"depth": {"low": 3, "high": 1}}}, "not an interval"),
         ({"mlp": {"depth": {"low": 0, "high": 1, "log": True}}}, "logarithmic"),
         ({"mlp": {"depth": {"from": 0}}}, "from: no such setting"),
         ({"mlp": {"depth": []}}, "at least one"),
@@ -119,4 +119,4 @@ def test_a_wrong_training_setting_is_named() -> None:
     )
     with pytest.raises(RequestError, match=r"training\.momentum"):
         suggest(Drawn(None), space)  # type: ignore[arg-type]
-    assert as_table(USUAL)["momentum"] == 0.9
+    assert as_table(DEFAULT_TRAINING)["momentum"] == 0.9

@@ -1,4 +1,4 @@
-"""The whole search: reproducible, resumable, refusing what is not its own, and of use."""
+"""The whole search: reproducible, resumable, and it refuses other studies."""
 
 import json
 import re
@@ -15,11 +15,11 @@ import fedstill
 from fedstill.cli import app
 from fedstill.errors import Interrupted, RequestError, RunError
 from fedstill.tune import Tuned
-from fedstill.tune.objective import GoOn, Judge, Verdict
+from fedstill.tune.objective import Judge, ShouldContinue, Verdict
 from fedstill.tune.search import Watcher
 from fedstill.tune.space import Candidate
 from fedstill.tune.study import sampler_for
-from fedstill.tune.training import USUAL
+from fedstill.tune.training import DEFAULT_TRAINING
 from fedstill.tune.winner import Judged, best_of
 
 SPACE: dict[str, Any] = {
@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_trials_and_another_others(
 
 
 def test_of_equals_the_smallest_network_wins() -> None:
-    candidate = Candidate({"name": "mlp"}, USUAL)
+    candidate = Candidate({"name": "mlp"}, DEFAULT_TRAINING)
     judged = [
         Judged(0, 0.9, 0.9, 500, candidate),
         Judged(1, 0.95, 0.95, 300, candidate),
@@ -84,7 +84,7 @@ class Interrupts(Watcher):
 
 
 @pytest.mark.parametrize("pruner", ["median", "hyperband"])
-def test_an_interrupted_study_goes_on_as_if_nothing_had_happened(
+def test_a_resumed_study_equals_an_uninterrupted_one(
     run: Path, whole: Tuned, tmp_path: Path, pruner: str
 ) -> None:
     expected = whole if pruner == "median" else tuned(run, tmp_path / "all", pruner=pruner)
@@ -94,9 +94,9 @@ def test_an_interrupted_study_goes_on_as_if_nothing_had_happened(
     with file.open("ab") as journal:
         journal.write(b'{"op_code":6,"wor')  # a kill in the middle of a line
     Path(f"{file}.lock").touch()  # and while Optuna held its lock
-    gone_on = tuned(run, tmp_path, study=file, pruner=pruner)
+    resumed = tuned(run, tmp_path, study=file, pruner=pruner)
     assert trials_of(file) == trials_of(expected.study)
-    assert gone_on.winner == expected.winner
+    assert resumed.winner == expected.winner
     more = tuned(run, tmp_path, study=file, pruner=pruner, trials=8)
     assert sum(more.trials.values()) == 8
 
@@ -111,8 +111,8 @@ def test_samplers_and_pruners(run: Path, tmp_path: Path, sampler: str, pruner: s
 
 def test_the_winner_runs(run: Path, whole: Tuned, tmp_path: Path) -> None:
     config = whole.folder / "winner.toml"
-    words = ["run", "--config", str(config), "fedavg", "--rounds", "1", "--workers", "1"]
-    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "last"), "--json"])
+    arguments = ["run", "--config", str(config), "fedavg", "--rounds", "1", "--workers", "1"]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "last"), "--json"])
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["clients"] == 3  # the federation that the set is from
@@ -148,7 +148,7 @@ def test_a_study_of_another_experiment_is_refused(
     run: Path, whole: Tuned, changed: dict[str, Any]
 ) -> None:
     before = whole.study.read_bytes()
-    with pytest.raises(RequestError, match=f"of another experiment: .*{next(iter(changed))}"):
+    with pytest.raises(RequestError, match=f"to another experiment: .*{next(iter(changed))}"):
         tuned(run, whole.folder, study=whole.study, **changed)
     assert whole.study.read_bytes() == before
 
@@ -167,7 +167,7 @@ def test_someone_else_s_file_is_left_alone(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     for content in (b"dear diary\nno end of line", b'{"op_code":77}\n', b'{"op_code":0}\n'):
         file.write_bytes(content)
-        with pytest.raises(RequestError, match="not a study of fedstill's"):
+        with pytest.raises(RequestError, match="not a fedstill study"):
             tuned(run, tmp_path, study=file)
         assert file.read_bytes() == content
 
@@ -175,7 +175,7 @@ def test_someone_else_s_file_is_left_alone(run: Path, tmp_path: Path) -> None:
 def test_one_process_at_a_time(run: Path, tmp_path: Path) -> None:
     class Second(Watcher):
         def epoch(self, *_: Any) -> None:
-            with pytest.raises(RequestError, match="another process is working on it"):
+            with pytest.raises(RequestError, match="another process is using it"):
                 tuned(run, tmp_path, study=tmp_path / "s")
             raise KeyboardInterrupt
 
@@ -186,7 +186,7 @@ def test_one_process_at_a_time(run: Path, tmp_path: Path) -> None:
 def test_votes_are_counted(run: Path, tmp_path: Path) -> None:
     done = tuned(run, tmp_path, objective="vote", trials=2, pruner="none")
     assert done.up_bytes > 0
-    assert done.down_bytes > 2 * 3 * 1000  # two trials, three clients, a network each
+    assert done.down_bytes > 2 * 3 * 1000  # two trials, three clients, one network per vote
     assert done.winner.value != done.winner.held_out
     assert done.summary["up_bytes"] == done.up_bytes
 
@@ -198,7 +198,7 @@ def test_worker_processes_search_too(run: Path, tmp_path: Path) -> None:
     assert done.up_bytes > 0
     alone = tuned(run, tmp_path / "alone", trials=4, sampler="random", objective="vote",
                   pruner="none")  # fmt: skip
-    # The same numbers draw the same settings, and who judges them changes no bit.
+    # Equal trial numbers draw equal settings, and the process that judges them changes no bit.
     one = {n: (params, value) for n, s, value, params, _ in trials_of(alone.study)}
     for number, state, value, params, _ in trials_of(done.study):
         assert params == one[number][0]
@@ -206,15 +206,15 @@ def test_worker_processes_search_too(run: Path, tmp_path: Path) -> None:
             assert value == one[number][1]
 
 
-def test_a_candidate_that_is_too_much_fails_alone(
+def test_a_candidate_that_runs_out_of_memory_fails_alone(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = Judge.judge
+    original = Judge.judge
 
-    def weak(self: Judge, candidate: Candidate, go_on: GoOn) -> Verdict | None:
+    def weak(self: Judge, candidate: Candidate, should_continue: ShouldContinue) -> Verdict | None:
         if candidate.model["name"] == "convnet":
             raise RuntimeError("out of memory")
-        return usual(self, candidate, go_on)
+        return original(self, candidate, should_continue)
 
     monkeypatch.setattr(Judge, "judge", weak)
     done = tuned(run, tmp_path, pruner="none")
@@ -222,15 +222,15 @@ def test_a_candidate_that_is_too_much_fails_alone(
     assert done.trials["complete"] > 0
     assert done.winner.candidate.model["name"] == "mlp"
     space = {**SPACE, "model": {"name": ["convnet"]}}
-    with pytest.raises(RunError, match="no trial ended well"):
+    with pytest.raises(RunError, match="no trial is complete"):
         tuned(run, tmp_path / "none", trials=1, space=space)
 
 
 def test_the_command(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.toml").write_text("[training]\nepochs = 2\n")
-    words = ["tune", str(run), "--trials", "2", "--search", "hyper", "--space", "space.toml"]
-    done = CliRunner().invoke(app, [*words, "--json"])
+    arguments = ["tune", str(run), "--trials", "2", "--search", "hyper", "--space", "space.toml"]
+    done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["model"]["width"] == 4  # the run's own network

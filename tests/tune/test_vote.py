@@ -19,12 +19,12 @@ from fedstill.runs.sets import load_set
 from fedstill.steps.scores import score
 from fedstill.tune.objective import Judge
 from fedstill.tune.space import Candidate
-from fedstill.tune.training import USUAL
+from fedstill.tune.training import DEFAULT_TRAINING
 from fedstill.tune.vote import (
-    Ask,
     Ballot,
     Vote,
     Voters,
+    VotingClient,
     refuse_overspending,
     refuse_parallel,
     voters_of,
@@ -58,9 +58,9 @@ def test_the_tally_is_the_accuracy_on_all_records_and_every_byte_counts(
     assert tally.accuracy == pytest.approx(score(task, params, everything).accuracy)
     assert tally.count == len(train)
     ballot = Ballot(msgspec.json.encode(TABLE).decode(), params)
-    down = len(wire.encode(ballot, Ask().download(task)))
+    down = len(wire.encode(ballot, VotingClient().download(task)))
     assert tally.down_bytes == 3 * down
-    up = [len(wire.encode(Vote(right, 479), Ask().upload(task))) for right in (1, 10, 100)]
+    up = [len(wire.encode(Vote(right, 479), VotingClient().upload(task))) for right in (1, 10, 100)]
     assert 3 * min(up) <= tally.up_bytes <= 3 * max(up) + 3
 
 
@@ -69,10 +69,10 @@ def test_a_vote_is_two_numbers_and_nothing_else(voters: Voters) -> None:
     context = ClientContext(
         task, 1, 0, Rng(0), data=voters.built.runner.records.of(0, voters.built.task)
     )
-    vote, state = Ask().client(context, Ballot("{}", params), None)
+    vote, state = VotingClient().client(context, Ballot("{}", params), None)
     assert state is None
     assert vars(vote).keys() == {"right", "count"}
-    schema = Ask().upload(task)
+    schema = VotingClient().upload(task)
     assert wire.decode(wire.encode(vote, schema), schema) == vote
     with pytest.raises(WireError):
         wire.encode(Vote(-1, 3), schema)
@@ -83,7 +83,7 @@ def test_a_vote_is_two_numbers_and_nothing_else(voters: Voters) -> None:
 def test_the_judge_counts_the_votes(run: Path, voters: Voters) -> None:
     judge = Judge(load_set(run), repeats=2, voters=voters)
     verdict = judge.judge(
-        Candidate(TABLE, replace(USUAL, learning_rate=0.05, epochs=2)), lambda *_: True
+        Candidate(TABLE, replace(DEFAULT_TRAINING, learning_rate=0.05, epochs=2)), lambda *_: True
     )
     assert verdict is not None
     task, params = candidate(voters)
@@ -94,7 +94,7 @@ def test_the_judge_counts_the_votes(run: Path, voters: Voters) -> None:
 
 def test_what_diverged_is_not_put_to_the_vote(run: Path, voters: Voters) -> None:
     judge = Judge(load_set(run), voters=voters)
-    broken = Candidate(TABLE, replace(USUAL, learning_rate=1e30, epochs=3))
+    broken = Candidate(TABLE, replace(DEFAULT_TRAINING, learning_rate=1e30, epochs=3))
     verdict = judge.judge(broken, lambda *_: True)
     assert verdict is not None
     assert (verdict.value, verdict.up_bytes) == (0.0, 0)
@@ -103,13 +103,13 @@ def test_what_diverged_is_not_put_to_the_vote(run: Path, voters: Voters) -> None
 def test_without_clients_there_is_no_vote(run: Path, tmp_path: Path) -> None:
     alone = tmp_path / "set.safetensors"
     shutil.copy(run / "synthetic" / "round-0001.safetensors", alone)
-    with pytest.raises(RequestError, match="lies in no run folder"):
+    with pytest.raises(RequestError, match="is not in a run folder"):
         voters_of(run_of(alone), alone, load_set(alone))
 
 
 @pytest.fixture(scope="module")
 def private_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two accesses a round and client, one round; the budget has room for more."""
+    """Two accesses per round and client, one round; the budget has room for more."""
     folder = tmp_path_factory.mktemp("private") / "run"
     small_run(
         {
@@ -141,7 +141,7 @@ def test_a_private_vote_is_a_noisy_sum_over_a_sample(private_run: Path, tmp_path
     assert before == 2
     task, params = candidate(voters)
     tally = voters.vote(TABLE, task, params)
-    # One access a client, counted in the run's own ledgers, as no round and at a clip of 1.
+    # One access per client, counted in the run's ledgers, with round 0 and a clip of 1.
     assert [plan.ledger(folder, client).count for client in range(3)] == [3, 3, 3]
     last = msgspec.json.decode((folder / "client-00000.jsonl").read_bytes().splitlines()[-1])
     assert (last["round"], last["clip"], last["q"]) == (0, 1.0, 0.5)
@@ -155,7 +155,7 @@ def test_a_private_vote_is_a_noisy_sum_over_a_sample(private_run: Path, tmp_path
     right = score(task, params, everything).accuracy
     assert tally.count == pytest.approx(0.5 * 3 * (1438 // 3))
     assert tally.accuracy == pytest.approx(right, abs=0.05)
-    assert tally.right != round(tally.right)  # nobody sends an exact count
+    assert tally.right != round(tally.right)  # no client sends an exact count
 
 
 def test_votes_never_pass_the_budget(private_run: Path, tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_a_search_by_private_votes_says_what_it_cost(private_run: Path, tmp_path
     assert found.epsilon is not None
     assert found.summary["epsilon"] == found.epsilon
     assert found.epsilon < 40
-    assert "private door" in (tmp_path / "tuned" / "tune.html").read_text()
-    # Neither may a search that goes on ask in parallel.
+    assert "Votes were private" in (tmp_path / "tuned" / "tune.html").read_text()
+    # A resumed search may not vote in parallel either.
     with pytest.raises(RequestError, match="--workers 1"):
         fedstill.tune(
             tmp_path / "run", trials=3, objective="vote", workers=2, out=tmp_path / "tuned"

@@ -53,8 +53,8 @@ app.command("list")(list_.list_command)
 app.add_typer(deploy.app, name="deploy")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fedstill {VERSION}")
         raise typer.Exit
 
@@ -76,11 +76,11 @@ def main() -> None:
     )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone
+            stream.reconfigure(errors="replace")  # a terminal may know ASCII only
     signal.signal(signal.SIGTERM, _as_interrupt)
     keep_freed_memory()
 
-    def say(text: str) -> None:
+    def print_error(text: str) -> None:
         line = f"fedstill: {' '.join(text.split())}"
         errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -88,25 +88,25 @@ def main() -> None:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except FedstillError as error:
-        say(str(error))
+        print_error(str(error))
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "fedstill"
-        say(f"{error.format_message()} See `{command} --help`.")
+        print_error(f"{error.format_message()} See `{command} --help`.")
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         sys.exit(1)
 
 
 def _as_interrupt(_signal: int, _frame: Any) -> NoReturn:
-    """A polite kill stops a run as Ctrl-C does: resumable."""
+    """SIGTERM stops a run as Ctrl-C does: it can be resumed."""
     raise KeyboardInterrupt

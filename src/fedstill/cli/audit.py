@@ -1,4 +1,4 @@
-"""``fedstill audit``: what an attacker really learns."""
+"""``fedstill audit``: an empirical lower bound on epsilon."""
 
 import sys
 from typing import Annotated
@@ -15,27 +15,31 @@ from fedstill.privacy.guards import private_form_of
 
 
 def audit_command(
-    method: Annotated[str, typer.Argument(help="One of `fedstill list methods`, or your own.")],
-    epsilon: Annotated[float, typer.Option(help="The claim to be tested.")] = 2.0,
-    delta: Annotated[float, typer.Option(help="The claim's delta.")] = 1e-5,
-    canaries: Annotated[int, typer.Option(help="Records that are in or out by a coin.")] = 400,
+    method: Annotated[
+        str,
+        typer.Argument(help="One of `fedstill list methods`, or your own package.module:Class."),
+    ],
+    epsilon: Annotated[float, typer.Option(help="The claimed epsilon.")] = 2.0,
+    delta: Annotated[float, typer.Option(help="The claimed delta.")] = 1e-5,
+    canaries: Annotated[int, typer.Option(help="Canary records, each included at random.")] = 400,
     rounds: Annotated[int, typer.Option(help="Rounds of the audited run.")] = 1,
     q: Annotated[float, typer.Option("--q", help="Sampling rate.")] = 1.0,
-    confidence: Annotated[float, typer.Option(help="Of the lower bound.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="Of canaries and coins; the noise has none.")] = 0,
+    confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of the canaries; the noise has none.")] = 0,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="The method's, e.g. method.iterations=5."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. method.iterations=5."),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the result as the last line of output.")
     ] = False,
 ) -> None:
-    """Bound epsilon from below by an attack: canaries in or out by a coin, one run, many guesses.
+    """Test a claimed epsilon by an attack that gives a lower bound.
 
-    A sound mechanism's bound stays below its claim; a bound above it (exit code 1) proves the
-    claim wrong. Where images come of the rounds, the same attack on a run without privacy
-    follows.
+    METHOD is one of `fedstill list methods`, or your own as package.module:Class. Canary records
+    are included in one run at random, and an attacker guesses which ones. A lower bound above the
+    claim refutes it (exit code 1). If the method produces images, a run without privacy is attacked
+    in the same way.
     """
     settings = AuditSettings(
         epsilon=epsilon,
@@ -59,7 +63,7 @@ def audit_command(
     if without_privacy is not None:
         results.append(without_privacy)
     for result in results:
-        console.print(_in_words(result), markup=False)
+        console.print(_text(result), markup=False)
     if json:
         answer = {"audit": as_table(results[0]), "refuted": results[0].refuted}
         if len(results) > 1:
@@ -80,14 +84,16 @@ def _check(settings: AuditSettings) -> None:
     )
     for name, value, low, high in ranges:
         if not low < value <= high:
-            raise RequestError(f"audit: {name} = {value:g}: above {low:g}, at most {high:g}")
+            raise RequestError(
+                f"audit: {name} = {value:g}: must be above {low:g}, at most {high:g}"
+            )
 
 
-def _in_words(result: Audit) -> str:
+def _text(result: Audit) -> str:
     finding = result.finding
     found = (
         f"epsilon is at least {finding.bound:.2f} with {result.confidence:.0%} confidence "
-        f"({finding.right} of {finding.guesses} guesses right, attacker: {finding.attacker})"
+        f"({finding.right} of {finding.guesses} guesses correct, attacker: {finding.attacker})"
     )
     if result.claimed is None:
         return f"{result.method} without privacy: {found}"

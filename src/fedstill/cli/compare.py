@@ -15,19 +15,20 @@ from fedstill.report.table import shown
 
 def compare_command(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.", metavar="RUN...")],
-    out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("comparison.html"),
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("comparison.html"),
     target: Annotated[
         float | None,
         typer.Option(
-            help="Accuracy up to which rounds and bytes are counted, e.g. 0.9.",
-            show_default="the best that all reach",
+            help="Count rounds and bytes until this accuracy is reached, e.g. 0.9.",
+            show_default="the highest that all runs reach",
         ),
     ] = None,
 ) -> None:
-    """Put several runs side by side: a table, curves, and what the bytes buy.
+    """Compare several runs: a table, and curves by round, uploaded byte and simulated minute.
 
-    Runs that differ in the seed alone are one line, with the spread over their seeds. Beside the
-    page stand the table as CSV, Markdown and LaTeX and the figures as SVG and PNG.
+    Each RUN is a run folder. Runs that differ only in the seed are one line, with the spread over
+    their seeds. The table is also written as CSV, Markdown and LaTeX, and the figures as SVG and
+    PNG, next to the page.
     """
     comparison = compare(runs, target)
     written = write_comparison(comparison, out)
@@ -39,6 +40,6 @@ def compare_command(
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table, soft_wrap=False)
-    for words in comparison.left_out:
-        console.print(f"left out: {words}", markup=False)
-    console.print(f"page: {written[0]} (and {len(written) - 1} files beside it)", markup=False)
+    for reason in comparison.left_out:
+        console.print(f"left out: {reason}", markup=False)
+    console.print(f"page: {written[0]} (and {len(written) - 1} files next to it)", markup=False)

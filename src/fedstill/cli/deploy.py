@@ -11,25 +11,25 @@ from fedstill.config.nested import merged, nested, parse_override, read_toml
 from fedstill.errors import RunError
 
 app = typer.Typer(
-    help="A ready Flower app for real machines, and its check before anything starts.",
+    help="Write a Flower app for real machines, and check it before anything starts.",
     no_args_is_help=True,
 )
 
-# Flower's own files are imported when a command needs them: the extra may not be installed.
+# Modules that need Flower are imported when a command needs them: the extra may not be installed.
 
 
 @app.command("init")
 def init_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the app.")],
     method: Annotated[
         str | None, typer.Argument(help="One of `fedstill list methods`.", show_default="feddm")
     ] = None,
     address: Annotated[
-        str, typer.Option(help="HOST:PORT at which nodes find the server.")
+        str, typer.Option(help="HOST:PORT where nodes reach the server.")
     ] = "localhost:8443",
     data: Annotated[
         str | None,
-        typer.Option(help="The server's data: the test split, shape and classes."),
+        typer.Option(help="The server's data: its test split, shape and classes are used."),
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
@@ -38,7 +38,7 @@ def init_command(
     partition: Annotated[
         str | None,
         typer.Option(
-            help="nodes: each has records of its own. Others deal out --data, to try things.",
+            help="nodes: each node has its own records. Others partition --data, for tests.",
             show_default="dirichlet:0.1",
         ),
     ] = None,
@@ -48,19 +48,20 @@ def init_command(
         typer.Option(help="A name of `fedstill list models`.", show_default="convnet-small"),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Same seed, same bits.", show_default="0")
+        int | None, typer.Option(help="Random seed: same seed, same bits.", show_default="0")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file with any settings of `fedstill run`.")
+        Path | None, typer.Option(help="TOML file with any settings of `fedstill run`.")
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. quorum=0.8."),
     ] = None,
 ) -> None:
-    """Write a Flower app for an experiment: code, settings, certificates, keys, README.
+    """Write a Flower app for an experiment: code, settings, certificates, keys and a README.
 
-    The README in DIR has every command for the server and the nodes, ready to copy.
+    DIR is a new folder for the app; its README has every command for the server and the nodes,
+    ready to copy. METHOD is one of `fedstill list methods`.
     """
     from fedstill.engine.flower import require_flower
 
@@ -69,7 +70,7 @@ def init_command(
 
     table = read_toml(config) if config is not None else {}
     check_types(table)
-    words = {
+    options = {
         "method": method,
         "model": model,
         "data.name": data,
@@ -82,12 +83,12 @@ def init_command(
     request = merged(
         {"method": {"name": "feddm"}, "clients": 3} if config is None else {},
         spelled_out(table),
-        spelled_out(nested({k: v for k, v in words.items() if v is not None})),
+        spelled_out(nested({k: v for k, v in options.items() if v is not None})),
         spelled_out(nested(dict(parse_override(text) for text in set_ or ()))),
     )
-    setup = write_app(folder, resolve(request), Address.parse(address))
+    built = write_app(folder, resolve(request), Address.parse(address))
     console = Console(soft_wrap=True, highlight=False)
-    nodes = setup.partition.clients
+    nodes = built.partition.clients
     console.print(f"app for {nodes} nodes in {folder}; next: {folder / 'README.md'}", markup=False)
 
 
@@ -95,15 +96,15 @@ def init_command(
 def check_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder.")],
     node: Annotated[
-        int | None, typer.Option(help="Check as this node, counting from 0, not as the server.")
+        int | None, typer.Option(help="Check as this node (the first is 0), not as the server.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="The node's own records: do they fit the task?")
+        Path | None, typer.Option(help="The node's own records, to check that they fit the task.")
     ] = None,
 ) -> None:
-    """Check certificates, keys, versions, and that a node's data fit the task.
+    """Check the certificates, keys and versions, and that a node's data fit the task.
 
-    Nothing is started. Exit code 1 if anything is wrong.
+    DIR is the app's folder. Nothing is started. Exit code 1 if anything is wrong.
     """
     from fedstill.engine.flower import require_flower
 
@@ -113,8 +114,8 @@ def check_command(
     findings = check_app(folder, node, data)
     console = Console(soft_wrap=True, highlight=False)
     for finding in findings:
-        word = "ok" if finding.problem is None else f"WRONG: {finding.problem}"
-        console.print(f"{finding.what}: {word}", markup=False)
+        status = "ok" if finding.problem is None else f"WRONG: {finding.problem}"
+        console.print(f"{finding.what}: {status}", markup=False)
     wrong = [finding for finding in findings if finding.problem is not None]
     if wrong:
         raise RunError(f"{folder}: {len(wrong)} of {len(findings)} checks failed")
@@ -122,9 +123,14 @@ def check_command(
 
 @app.command("key")
 def key_command(
-    path: Annotated[Path, typer.Argument(help="Where the private key goes; PATH.pub beside it.")],
+    path: Annotated[
+        Path, typer.Argument(help="File for the private key; the public key is PATH.pub.")
+    ],
 ) -> None:
-    """Make a node's key, on the node: only PATH.pub has to leave it."""
+    """Make a node's key. Run it on the node: only PATH.pub has to leave it.
+
+    PATH is the file for the private key; the public key is PATH.pub.
+    """
     from fedstill.engine.flower import require_flower
 
     require_flower()
@@ -132,5 +138,5 @@ def key_command(
 
     make_node_key(path)
     Console(soft_wrap=True, highlight=False).print(
-        f"keep {path}; take {path}.pub to the server", markup=False
+        f"keep {path} secret; copy {path}.pub to the server", markup=False
     )

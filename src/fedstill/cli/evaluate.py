@@ -1,4 +1,4 @@
-"""``fedstill evaluate``: what a model or a synthetic set is worth."""
+"""``fedstill evaluate``: scores of a model or a synthetic set."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ from fedstill.observe.progress import ProgressConsole
 from fedstill.steps.scores import Scores
 from fedstill.steps.training import Training
 
-_MANY_CLASSES = 20  # more of them are shown by the worst alone
+_MANY_CLASSES = 20  # of more, only the worst are shown
 _WORST = 10
 
 
@@ -29,28 +29,31 @@ def evaluate_command(
     models: Annotated[
         str | None,
         typer.Option(
-            help="Networks to train on a set: names of `fedstill list models`, with commas.",
-            show_default="the run's own",
+            help="Networks to train on a set: names of `fedstill list models`, comma-separated.",
+            show_default="the run's",
         ),
     ] = None,
     networks: Annotated[
-        int, typer.Option("--networks", "--seeds", min=1, help="Fresh networks of each.")
+        int,
+        typer.Option("--networks", "--seeds", min=1, help="Newly initialised networks per model."),
     ] = 3,
-    epochs: Annotated[int, typer.Option(min=1, help="Over the set, each.")] = TRAINING.epochs,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Epochs over the set, per network.")
+    ] = TRAINING.epochs,
     learning_rate: Annotated[
-        float, typer.Option(help="Of SGD; a tenth of it in the second half.")
+        float, typer.Option(help="Learning rate of SGD; divided by 10 in the second half.")
     ] = TRAINING.learning_rate,
-    momentum: Annotated[float, typer.Option(min=0, help="Of SGD.")] = TRAINING.momentum,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images a step.")] = TRAINING.batch_size,
+    momentum: Annotated[float, typer.Option(min=0, help="Momentum of SGD.")] = TRAINING.momentum,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = TRAINING.batch_size,
     data: Annotated[
         str | None,
-        typer.Option(help="Whose test split to use.", show_default="the run's"),
+        typer.Option(help="Data set whose test split is used.", show_default="the run's"),
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same numbers.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,15 +64,15 @@ def evaluate_command(
         bool, typer.Option("--json", help="Print the scores as the last line of output.")
     ] = False,
 ) -> None:
-    """Test a model or a synthetic set: accuracy, loss, calibration, and class by class.
+    """Test a model or a synthetic set: accuracy, loss, calibration, and accuracy by class.
 
-    A set is worth what fresh networks learn from it alone: mean and standard deviation over
-    several of them, for every architecture in --models. Of a run folder, its model and the set
-    of its last round are tested.
+    The argument is a set file, a model file, or a run folder, of which the model and the set of the
+    last round are tested. A set is scored by newly initialised networks that are trained on it
+    alone: mean and standard deviation over several of them, for each architecture in --models.
     """
     errors = ProgressConsole(stderr=True)
 
-    def say(network: str, number: int, numbers: int, scores: Scores) -> None:
+    def report(network: str, number: int, numbers: int, scores: Scores) -> None:
         line = f"{network}: network {number}/{numbers}, accuracy {in_percent(scores.accuracy)}"
         errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -83,7 +86,7 @@ def evaluate_command(
         device=device,
         seed=seed,
         set=dict(parse_override(text) for text in set_ or ()),
-        progress=say,
+        progress=report,
     )
     _print(evaluated)
     if json:
@@ -123,7 +126,7 @@ def _row(scores: NetworkScores) -> list[Text | str]:
 
 
 def _class_table(evaluated: Evaluated) -> Table:
-    """Accuracy class by class: of all, or where they are many of the worst ones."""
+    """Accuracy by class: of all, or of the worst if there are many."""
     columns = [("model", evaluated.model.summary)] if evaluated.model else []
     columns += [(scores.model["name"], scores.summary) for scores in evaluated.set]
     tables = [summary["per_class"] for _, summary in columns]

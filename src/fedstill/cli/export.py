@@ -1,4 +1,4 @@
-"""``fedstill export``: a synthetic set in a form that other tools read."""
+"""``fedstill export``: a synthetic set in a format that other tools read."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,14 +16,16 @@ def export_command(
     source: Annotated[
         Path, typer.Argument(metavar="SET", help="A set file, or a run folder (its last round).")
     ],
-    to: Annotated[str, typer.Option(help=f"{', '.join(FORMS)}.")] = "folder",
+    to: Annotated[str, typer.Option(help=f"Format: {', '.join(FORMS)}.")] = "folder",
     out: Annotated[
-        Path | None, typer.Option(help="Where it goes.", show_default="METHOD-ROUND here")
+        Path | None,
+        typer.Option(help="File or folder to write.", show_default="METHOD-ROUND in this folder"),
     ] = None,
 ) -> None:
     """Write a synthetic set as an image folder, parquet, npz or Hugging Face data set.
 
-    Pictures have 8 bits a channel; `--to npz` keeps the exact numbers.
+    SET is a set file, or a run folder (its last round). Images have 8 bits per channel; `--to npz`
+    keeps the exact values.
     """
     stored = load_set(source)
     if out is None:

@@ -1,4 +1,4 @@
-"""``fedstill list``: what there is, one line each."""
+"""``fedstill list``: what is available, one line each."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""``fedstill partition``: who would hold what."""
+"""``fedstill partition``: the records of each client."""
 
 import sys
 from pathlib import Path
@@ -34,7 +34,7 @@ def partition_command(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same partition as `fedstill run`.")] = 0,
-    out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
+    out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("partition.png"),
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,10 +45,10 @@ def partition_command(
         bool, typer.Option("--json", help="Print the counts as the last line of output.")
     ] = False,
 ) -> None:
-    """Show which client holds how many records of which class; of texts, how many tokens.
+    """Show how many records of each class every client holds; for texts, how many tokens.
 
-    A table on the terminal and a picture in a PNG file. `fedstill run` with the same options and
-    seed partitions the records in the same way.
+    Prints a table and draws a PNG image. `fedstill run` with the same options and seed partitions
+    the records in the same way.
     """
     options = {
         "data.name": data,

@@ -1,4 +1,4 @@
-"""``fedstill privacy``: what a budget buys, or what a plan costs."""
+"""``fedstill privacy``: the noise for a budget, or the budget for a plan."""
 
 import sys
 from pathlib import Path
@@ -17,22 +17,22 @@ from fedstill.privacy.budget import Choice, Plan, by_round, choices
 
 def privacy_command(
     epsilon: Annotated[
-        float | None, typer.Option(help="A budget: shows the noise that keeps within it.")
+        float | None, typer.Option(help="Privacy budget: shows the noise that it needs.")
     ] = None,
     sigma: Annotated[
-        float | None, typer.Option(help="A noise multiplier: shows what the plan costs with it.")
+        float | None, typer.Option(help="Noise multiplier: shows the epsilon that it gives.")
     ] = None,
     delta: Annotated[float, typer.Option(help="The budget's delta.")] = 1e-5,
-    rounds: Annotated[int, typer.Option(help="Rounds that a client takes part in.")] = 20,
+    rounds: Annotated[int, typer.Option(help="Rounds in which a client takes part.")] = 20,
     accesses: Annotated[
-        int, typer.Option(help="Noisy releases of a client in a round, e.g. its SGD steps.")
+        int, typer.Option(help="Noisy releases per client and round, e.g. SGD steps.")
     ] = 10,
     q: Annotated[
         float, typer.Option("--q", help="Sampling rate: expected batch / number of records.")
     ] = 0.1,
     accountant: Annotated[str, typer.Option(help="rdp, or pld: tighter and slower.")] = "rdp",
     out: Annotated[
-        Path | None, typer.Option(help="Epsilon by round as a picture, an SVG file.")
+        Path | None, typer.Option(help="SVG file for a plot of epsilon by round.")
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the numbers as the last line of output.")
@@ -40,9 +40,9 @@ def privacy_command(
 ) -> None:
     """Plan a private run: the noise for a budget, or the budget for a plan. No data is touched.
 
-    With --epsilon: the noise multiplier sigma, epsilon round by round, and which sampling rates
-    and numbers of accesses are worth it. With --sigma: epsilon round by round. With both: after
-    how many rounds the budget is spent.
+    With --epsilon: the noise multiplier sigma, epsilon by round, and sigma for other sampling
+    rates and numbers of accesses. With --sigma: epsilon by round. With both: the number of rounds
+    until the budget is spent.
     """
     plan = _checked(rounds, accesses, q, delta, accountant, epsilon, sigma)
     answer: dict[str, object] = {"rounds": rounds, "accesses": accesses, "q": q, "delta": delta}
@@ -82,7 +82,7 @@ def _checked(
     sigma: float | None,
 ) -> Plan:
     if epsilon is None and sigma is None:
-        raise RequestError("privacy: give a budget, --epsilon 3, or the noise, --sigma 1")
+        raise RequestError("privacy: give a budget (--epsilon 3) or the noise (--sigma 1)")
     if min(rounds, accesses) < 1:
         raise RequestError("privacy: --rounds and --accesses must be 1 or more")
     for name, value, high in (("--q", q, 1.0), ("--delta", delta, 0.5)):
@@ -109,9 +109,9 @@ def _rounds_table(points: list[tuple[int, float]], plan: Plan, sigma: float) -> 
 
 def _choices_table(table: list[Choice]) -> Table:
     shown = Table(
-        title="other ways to spend it (noise: of the mean of all releases, your plan = 1)", box=None
+        title="alternatives (noise: of the mean of all releases, relative to your plan)", box=None
     )
-    for column in ("q", "accesses in all", "sigma", "noise"):
+    for column in ("q", "total accesses", "sigma", "noise"):
         shown.add_column(column, justify="right")
     for c in table:
         shown.add_row(f"{c.q:.4g}", str(c.accesses), f"{c.sigma:.4g}", f"{c.noise:.2f}")

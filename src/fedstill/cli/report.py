@@ -13,19 +13,20 @@ from fedstill.report import write_report
 def report_command(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where the page goes.", show_default="RUN/report.html")
+        Path | None, typer.Option(help="HTML file to write.", show_default="RUN/report.html")
     ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Show the run live, on this machine only.")
     ] = False,
     port: Annotated[
-        int | None, typer.Option(help="Port of --serve.", show_default="the first free from 8080")
+        int | None,
+        typer.Option(help="Port of --serve.", show_default="the first free one from 8080"),
     ] = None,
 ) -> None:
     """Write a run as one self-contained HTML page, or show it live.
 
-    RUN is a run folder, of a run that ended, failed or still goes on. With --serve the page is at
-    a local address, follows the run and its restarts, and ends with Ctrl-C.
+    RUN is the folder of a run that is done, failed or still running. With --serve the page is at a
+    local address and follows the run, also through restarts; Ctrl-C stops it.
     """
     console = Console(highlight=False, soft_wrap=True)
     if serve:
@@ -33,8 +34,8 @@ def report_command(
 
         if out is not None:
             raise RequestError("--out: --serve writes no file; leave one of them out")
-        serve_run(run, port, lambda address: console.print(f"live at {address} (Ctrl-C ends it)"))
+        serve_run(run, port, lambda address: console.print(f"live at {address} (Ctrl-C stops it)"))
         return
     if port is not None:
-        raise RequestError("--port: only --serve has one; add it")
+        raise RequestError("--port: only used with --serve; add it")
     console.print(f"report: {write_report(run, out)}", markup=False)

@@ -22,20 +22,20 @@ from fedstill.reproduce.running import as_document, as_records, reproduce, resul
 
 
 class Cells:
-    """Progress over all cells: a line a cell; on a terminal also the run that is under way."""
+    """Progress over all cells: one line per cell; on a terminal also the current run."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.since, self.fresh = time.monotonic(), 0
+        self.since, self.computed = time.monotonic(), 0
 
     def begun(self, number: int, of: int, name: str, *, done: bool) -> Observer:
         line = f"cell {number}/{of}: {name}"
         if done:
-            line += " (done before)"
-        elif self.fresh:
-            left = (time.monotonic() - self.since) / self.fresh * (of - number + 1)
+            line += " (already done)"
+        elif self.computed:
+            left = (time.monotonic() - self.since) / self.computed * (of - number + 1)
             line += f" (about {duration(left)} left)"
-        self.fresh += not done
+        self.computed += not done
         self._say(line)
         return progress_for(self.console) if self.console.is_terminal else Observer()
 
@@ -49,9 +49,9 @@ class Cells:
 def reproduce_command(
     recipe: Annotated[str, typer.Argument(help="One of `fedstill list recipes`.")],
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds), cpu (about an hour) or paper (as printed).")
+        str, typer.Option(help="smoke (seconds), cpu (about an hour) or paper (as published).")
     ] = "smoke",
-    seeds: Annotated[int, typer.Option(help="Runs of every cell, with seeds 0, 1, ...")] = 1,
+    seeds: Annotated[int, typer.Option(help="Runs per cell, with seeds 0, 1, ...")] = 1,
     row: Annotated[
         list[str] | None, typer.Option(help="Only this row of the table; may be repeated.")
     ] = None,
@@ -63,47 +63,47 @@ def reproduce_command(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where the runs go.", show_default="reproductions/RECIPE/SCALE"),
+        typer.Option(help="Folder for the runs.", show_default="reproductions/RECIPE/SCALE"),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting laid over every cell."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting for every cell, e.g. rounds=2."),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the outcome as the last line of output.")
     ] = False,
 ) -> None:
-    """Run a table or figure of a paper, and put our numbers beside the printed ones.
+    """Run a table or figure of a paper, and show our numbers next to the published ones.
 
-    Cells that were run before are not run again, and one that was interrupted is gone on with:
-    the same command finishes what is missing. Ctrl-C leaves it resumable.
+    RECIPE is one of `fedstill list recipes`. Completed cells are not run again, and an interrupted
+    one is resumed: after Ctrl-C, the same command computes the rest.
     """
-    wanted: ScaleName | None = next((s for s in SCALES if s == scale), None)
-    if wanted is None:
+    chosen: ScaleName | None = next((s for s in SCALES if s == scale), None)
+    if chosen is None:
         raise RequestError(f"--scale {scale}: no such scale{did_you_mean(scale, SCALES)}")
-    known = load_recipe(recipe).part(wanted, row or (), column or ())
+    known = load_recipe(recipe).part(chosen, row or (), column or ())
     folder = out or Path("reproductions") / recipe / scale
     extra = nested(dict(parse_override(text) for text in set_ or ()))
     if data_dir is not None:
         extra = merged(extra, {"data": {"dir": str(data_dir)}})
     try:
         outcomes = reproduce(
-            known, wanted, seeds, folder, extra, Cells(ProgressConsole(stderr=True))
+            known, chosen, seeds, folder, extra, Cells(ProgressConsole(stderr=True))
         )
     except Interrupted:
-        raise Interrupted("interrupted; the same command goes on with what is missing") from None
-    head, rows = results(known, wanted, outcomes)
-    # A part has files of its own: it must not take the place of the whole table's.
+        raise Interrupted("interrupted; the same command computes the rest") from None
+    head, rows = results(known, chosen, outcomes)
+    # A part has its own files: it must not overwrite those of the whole table.
     file = folder / ("results-part.md" if row or column else "results.md")
-    words = [f'--row "{name}"' for name in row or ()] + [f'--column "{n}"' for n in column or ()]
-    write_atomically(file, as_document(known, wanted, head, rows, words).encode())
+    options = [f'--row "{name}"' for name in row or ()] + [f'--column "{n}"' for n in column or ()]
+    write_atomically(file, as_document(known, chosen, head, rows, options).encode())
     write_atomically(file.with_suffix(".json"), msgspec.json.encode(as_records(outcomes)))
-    _print(known.contents.title, head, rows, known.scale(wanted).note, file)
+    _print(known.contents.title, head, rows, known.scale(chosen).note, file)
     if json:
         sys.stdout.write(msgspec.json.encode(as_records(outcomes)).decode() + "\n")
     failed = sum(bool(outcome.failures) for outcome in outcomes)
     if failed:
-        raise RunError(f"{failed} of {len(outcomes)} cells have no full answer: see 'why not'")
+        raise RunError(f"{failed} of {len(outcomes)} cells are incomplete: see 'why not'")
 
 
 def _print(title: str, head: list[str], rows: list[list[str]], note: str, file: Path) -> None:

@@ -41,12 +41,13 @@ def run_command(
         ),
     ] = None,
     participation: Annotated[
-        float | None, typer.Option(help="Share of clients in a round.", show_default="1.0")
+        float | None,
+        typer.Option(help="Fraction of the clients in each round.", show_default="1.0"),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default="20")] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Privacy budget of every client: noise is chosen to keep within it."),
+        typer.Option(help="Privacy budget per client; the noise is chosen to stay within it."),
     ] = None,
     delta: Annotated[
         float | None, typer.Option(help="The budget's delta.", show_default="1e-5")
@@ -62,20 +63,20 @@ def run_command(
         str | None, typer.Option(help="Where clients run: local or flower.", show_default="local")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that run clients.", show_default="one a core")
+        int | None, typer.Option(help="Worker processes.", show_default="one per core")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps.", show_default="cpu")
+        str | None, typer.Option(help="cpu, cuda, cuda:1 or mps.", show_default="cpu")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Same seed, same bits.", show_default="0")
+        int | None, typer.Option(help="Random seed: same seed, same bits.", show_default="0")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder.", show_default="runs/METHOD-DATA-001")
+        Path | None, typer.Option(help="Run folder.", show_default="runs/METHOD-DATA-001")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file with any of these words and settings.")
+        Path | None, typer.Option(help="TOML file with any of these options and settings.")
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -92,8 +93,8 @@ def run_command(
     """Run one federated experiment.
 
     METHOD is one of `fedstill list methods`, or your own as package.module:Class.
-    With no options: the built-in digits, 10 clients with very different shares of the classes.
-    Ctrl-C leaves a run that --resume goes on with.
+    With no options: the built-in digits, 10 clients with very different classes (Dirichlet 0.1).
+    After Ctrl-C, --resume continues the run.
     """
     watcher = progress_for(ProgressConsole(stderr=True))
     trackers = [tracker(name) for name in track or ()]
@@ -132,8 +133,8 @@ def _print_domains(last: RoundMetrics) -> None:
     """Accuracy on the test records of every domain, where they have any."""
     shares = {k.partition("/")[2]: v for k, v in last.details.items() if k.startswith("accuracy/")}
     if shares:
-        words = ", ".join(f"{name} {in_percent(share)}" for name, share in shares.items())
-        Console(soft_wrap=True, highlight=False).print(f"by domain: {words}", markup=False)
+        text = ", ".join(f"{name} {in_percent(share)}" for name, share in shares.items())
+        Console(soft_wrap=True, highlight=False).print(f"by domain: {text}", markup=False)
 
 
 def _print_outcome(folder: Path, summary: Summary) -> None:

@@ -12,13 +12,13 @@ from fedstill.draw.sets import show
 def show_command(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where the pictures go.", show_default="RUN/pictures")
+        Path | None, typer.Option(help="Folder for the images.", show_default="RUN/pictures")
     ] = None,
 ) -> None:
     """Draw a run's synthetic images: labelled grids per client and round, and overviews.
 
-    RUN is a run folder. Each set is drawn twice: clipped to the range that pixels have, and
-    stretched to what is there.
+    RUN is a run folder. Each set is drawn twice: clipped to the valid pixel range, and stretched
+    to the range of its values.
     """
     written = show(run, out)
     console = Console(highlight=False, soft_wrap=True)

@@ -22,24 +22,26 @@ def tune_command(
     source: Annotated[
         Path, typer.Argument(metavar="SET", help="A set file, or a run folder (its last round).")
     ],
-    trials: Annotated[int, typer.Option(min=1, help="How many the study has in the end.")] = 50,
-    search: Annotated[str, typer.Option(help=f"{', '.join(SEARCHES)}.")] = "both",
+    trials: Annotated[
+        int, typer.Option(min=1, help="Trials in the study, earlier ones included.")
+    ] = 50,
+    search: Annotated[str, typer.Option(help=f"What is searched: {', '.join(SEARCHES)}.")] = "both",
     objective: Annotated[
         str,
         typer.Option(
             help=f"{', '.join(OBJECTIVES)}: accuracy on held-out synthetic images, or on the "
-            "clients' own records, of which they tell the score alone."
+            "clients' records, of which only the score is sent."
         ),
     ] = "holdout",
-    sampler: Annotated[str, typer.Option(help=f"{', '.join(SAMPLERS)}.")] = "tpe",
-    pruner: Annotated[str, typer.Option(help=f"{', '.join(PRUNERS)}.")] = "median",
+    sampler: Annotated[str, typer.Option(help=f"Optuna's sampler: {', '.join(SAMPLERS)}.")] = "tpe",
+    pruner: Annotated[str, typer.Option(help=f"Optuna's pruner: {', '.join(PRUNERS)}.")] = "median",
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes; only one gives the same trials every time.")
+        int, typer.Option(min=1, help="Worker processes; trials are reproducible with 1 only.")
     ] = 1,
     study: Annotated[
         Path | None,
         typer.Option(
-            help="The study's file; one that exists is resumed.",
+            help="Study file; an existing one is resumed.",
             show_default="OUT/study.journal",
         ),
     ] = None,
@@ -47,31 +49,31 @@ def tune_command(
         Path | None,
         typer.Option(
             help="Folder for winner.toml and tune.html.",
-            show_default="beside the study, or runs/tune-DATA-001",
+            show_default="the study's folder, or runs/tune-DATA-001",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The network of --search hyper.", show_default="the run's own"),
+        typer.Option(help="Network for --search hyper.", show_default="the run's"),
     ] = None,
     space: Annotated[
-        Path | None, typer.Option(help="A TOML file that changes what is searched.")
+        Path | None, typer.Option(help="TOML file with changes to the search space.")
     ] = None,
-    holdout: Annotated[float, typer.Option(help="Share of each class to hold out.")] = 0.25,
+    holdout: Annotated[float, typer.Option(help="Fraction of each class to hold out.")] = 0.25,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Networks a trial, each with a split of its own.")
+        int, typer.Option(min=1, help="Networks per trial, each with its own split.")
     ] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same trials.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same trials.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")] = "cpu",
     json: Annotated[
         bool, typer.Option("--json", help="Print the outcome as the last line of output.")
     ] = False,
 ) -> None:
     """Search hyper-parameters and architecture on a distilled set.
 
-    Candidates are trained on a part of the set and judged on the rest: nothing is sent. The best
-    one is written as a configuration: `fedstill run --config winner.toml fedavg`. Ctrl-C leaves a
-    study that --study goes on with.
+    SET is a set file, or a run folder (its last round). Candidates are trained on a part of the set
+    and tested on the rest: nothing is sent. The best one is written as a configuration: `fedstill
+    run --config winner.toml fedavg`. After Ctrl-C, --study resumes the study.
     """
     watcher = watcher_for(ProgressConsole(stderr=True))
     try:
@@ -101,27 +103,27 @@ def tune_command(
 
 
 class TrialLines(Watcher):
-    """A line a trial: for files, pipes and logs."""
+    """One line per trial: for files, pipes and logs."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.begun = time.monotonic()
-        self.heard = 0
+        self.received = 0
 
     def finished(self, trial: FinishedTrial) -> None:
-        self.heard += 1
-        pace = (time.monotonic() - self.begun) / self.heard
-        words = [
+        self.received += 1
+        pace = (time.monotonic() - self.begun) / self.received
+        parts = [
             f"trial {trial.number} ({trial.finished}/{trial.trials})",
             f"accuracy {in_percent(trial.value)}" if trial.state == "done" else trial.state,
             f"best {in_percent(trial.best)}",
-            in_words(trial.candidate),
+            describe_candidate(trial.candidate),
             f"{trial.seconds:.1f} s",
             f"left {in_time(pace * max(0, trial.trials - trial.finished))}",
         ]
         if trial.note:
-            words.append(trial.note)
-        self.console.print("  ".join(words), markup=False, highlight=False, soft_wrap=True)
+            parts.append(trial.note)
+        self.console.print("  ".join(parts), markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
         """Leave the terminal as it was."""
@@ -159,8 +161,8 @@ def watcher_for(console: Console) -> TrialLines:
     return TrialBar(console) if console.is_terminal else TrialLines(console)
 
 
-def in_words(candidate: Candidate) -> str:
-    """A candidate in a few words."""
+def describe_candidate(candidate: Candidate) -> str:
+    """A candidate on one line."""
     network = " ".join(str(value) for value in candidate.model.values())
     training = candidate.training
     return (
@@ -176,7 +178,7 @@ def _print(tuned: Tuned) -> None:
     winner = tuned.winner
     lines = [
         f"best: trial {winner.trial}, accuracy {in_percent(winner.value)}, "
-        f"{in_words(winner.candidate)}",
+        f"{describe_candidate(winner.candidate)}",
         f"trials: {counts}; sent: {in_bytes(tuned.up_bytes)} up, {in_bytes(tuned.down_bytes)} down",
         *(
             [f"privacy: the run and all votes on it have spent epsilon {tuned.epsilon:.2f}"]

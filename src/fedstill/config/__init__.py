@@ -1,4 +1,4 @@
-"""From a request to an experiment in which nothing is left open."""
+"""From a request to a fully resolved experiment."""
 
 from fedstill.config.experiment import Experiment, Partitioning
 from fedstill.config.resolve import (

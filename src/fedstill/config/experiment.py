@@ -1,4 +1,4 @@
-"""The experiment as data: everything that decides a run's result, with nothing left open."""
+"""The experiment as data: everything that determines a run's result, fully resolved."""
 
 import math
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ DEFAULT_PARTITION = "dirichlet:0.1"
 
 @dataclass(frozen=True)
 class WireSettings:
-    """How messages are coded on their way."""
+    """The codecs of the messages."""
 
     up: str = "float32"
     down: str = "float32"
@@ -28,14 +28,14 @@ class EngineSettings:
     """Where clients run. Results depend on the threads of one computation, not on the workers."""
 
     name: Literal["local", "flower"] = "local"
-    workers: Annotated[int, Meta(ge=1)] | None = None  # None: as many as there are cores
+    workers: Annotated[int, Meta(ge=1)] | None = None  # None: one per core
     threads: Annotated[int, Meta(ge=1)] = 1  # of each client
     # Fixed, so that results do not depend on the machine; and threads that wait for each other on
     # a busy machine are far slower than one.
     server_threads: Annotated[int, Meta(ge=1)] = 1
-    # Of a Flower round, in seconds. None: as long as the nodes are alive.
+    # Of a Flower round, in seconds. None: no limit while the nodes are alive.
     round_timeout: Annotated[float, Meta(gt=0)] | None = None
-    join_timeout: Annotated[float, Meta(gt=0)] = 120.0  # how long nodes are waited for
+    join_timeout: Annotated[float, Meta(gt=0)] = 120.0  # seconds to wait for nodes
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Partitioning:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides a run's result.
+    """Everything that determines a run's result.
 
     ``method`` and ``model`` are tables with a ``name``; their other keys are the settings of the
     class that the name stands for.
@@ -65,7 +65,9 @@ class Experiment:
     allow_empty_clients: bool = False
     participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
     rounds: Annotated[int, Meta(ge=1)] = 20
-    quorum: Annotated[float, Meta(gt=0, le=1)] = 1.0  # of the sampled clients must answer
+    quorum: Annotated[float, Meta(gt=0, le=1)] = (
+        1.0  # fraction of the sampled clients that must answer
+    )
     seed: Annotated[int, Meta(ge=0)] = 0
     eval_every: Annotated[int, Meta(ge=1)] = 1
     device: str = "cpu"

@@ -1,4 +1,4 @@
-"""Nested tables of settings: reading, laying over each other, and strict conversion."""
+"""Nested tables of settings: reading, merging, and strict conversion."""
 
 import dataclasses
 import math
@@ -45,9 +45,9 @@ def nested(dotted: Mapping[str, Any]) -> Table:
         for parent in parents:
             table = table.setdefault(parent, {})
             if not isinstance(table, dict):
-                raise RequestError(f"{key}: '{parent}' is set to a value of its own already")
+                raise RequestError(f"{key}: '{parent}' is already set to a value")
         if isinstance(table.get(last), dict):
-            raise RequestError(f"{key}: '{key}.{next(iter(table[last]))}' is set already")
+            raise RequestError(f"{key}: '{key}.{next(iter(table[last]))}' is already set")
         table[last] = value
     return result
 
@@ -62,7 +62,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Table:
 
 
 def merged(*tables: Mapping[str, Any]) -> Table:
-    """Nested tables laid over each other; later ones win, key by key."""
+    """Nested tables merged key by key; later ones win."""
     result: Table = {}
     for table in tables:
         for key, value in table.items():
@@ -87,7 +87,7 @@ def as_table(value: Any) -> Any:
 
 
 def without_none(table: Mapping[str, Any]) -> Table:
-    """The table without its open settings: TOML has no word for them."""
+    """The table without its open settings: TOML has no null."""
     return {
         k: without_none(v) if isinstance(v, Mapping) else v
         for k, v in table.items()
@@ -96,7 +96,7 @@ def without_none(table: Mapping[str, Any]) -> Table:
 
 
 def convert(table: Any, kind: type[T], path: str) -> T:
-    """The table as a dataclass, strictly; msgspec's complaints in our words."""
+    """The table as a dataclass, strictly; msgspec's errors with the dotted path and the value."""
     _refuse_unknown_keys(table, kind, path)
     for key, value in flat(table).items() if isinstance(table, Mapping) else ():
         if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Finding and building methods and models: by a name of ours, or by ``package.module:Name``."""
+"""Finding and building methods and models: by a built-in name, or by ``package.module:Name``."""
 
 import importlib
 import inspect
@@ -28,15 +28,15 @@ def find_method(name: str) -> type[AnyMethod]:
 
 
 def check_method(cls: Any, name: str) -> type[AnyMethod]:
-    """This class, if it is a method; else it is refused with the first thing that it lacks."""
+    """This class, if it is a method; otherwise refused with the first thing that is missing."""
     if not inspect.isclass(cls) or not issubclass(cls, Method):
         raise RequestError(
             f"method: '{name}' is not a method: derive it from fedstill.types.Method"
         )
     if missing := sorted(cls.__abstractmethods__):
-        raise RequestError(f"method: '{name}' is not complete: it lacks {missing[0]}()")
+        raise RequestError(f"method: '{name}' is incomplete: {missing[0]}() is missing")
     if not is_dataclass(cls):
-        raise RequestError(f"method: '{name}' is not a frozen dataclass, as methods are")
+        raise RequestError(f"method: '{name}' is not a method: it must be a frozen dataclass")
     return cls
 
 
@@ -70,7 +70,7 @@ def build_model(
 def _user_model(
     name: str, settings: Table, shape: tuple[int, ...], classes: int, rng: Rng
 ) -> Model:
-    """A user's network: ``package.module:make`` is called as ``make(shape, classes, ...)``.
+    """A user-supplied network: ``package.module:make`` is called as ``make(shape, classes, ...)``.
 
     It may return a ``Model`` or an ``nn.Module``. What it draws from PyTorch's global generator
     comes from ``rng``, so that every process builds the same.

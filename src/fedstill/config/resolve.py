@@ -1,7 +1,7 @@
 """From a request to an experiment: strict, the same in TOML, on the command line and in Python.
 
-A request is a nested table. ``resolve`` turns it into an ``Experiment`` in which nothing is left
-open, or refuses it with the dotted path of the key, its value and the nearest valid name;
+A request is a nested table. ``resolve`` turns it into an ``Experiment`` in which every setting has
+a value, or refuses it with the dotted path of the key, its value and the nearest valid name;
 ``Experiment.table`` is what the run folder's ``config.toml`` holds. Sections that others need
 without the rest are resolved alone: ``resolve_model``, ``resolve_partitioning``.
 """
@@ -30,9 +30,9 @@ _FREE = ("engine.workers", "engine.round_timeout", "engine.join_timeout", "data.
 
 
 def resolve(request: Mapping[str, Any], method: AnyMethod | None = None) -> Experiment:
-    """The experiment that this request asks for, every open setting decided.
+    """The experiment that this request asks for, with every setting resolved.
 
-    ``method`` is a user-supplied object that serves instead of the one that ``method.name`` names.
+    ``method`` is a user-supplied object that replaces the one that ``method.name`` names.
     """
     return resolve_with_method(request, method)[0]
 
@@ -40,7 +40,7 @@ def resolve(request: Mapping[str, Any], method: AnyMethod | None = None) -> Expe
 def resolve_with_method(
     request: Mapping[str, Any], method: AnyMethod | None = None
 ) -> tuple[Experiment, AnyMethod]:
-    """The experiment, and its method: it is built once, and its defaults are read off it."""
+    """The experiment, and its method, which is built once and supplies the defaults."""
     table = spelled_out(request)
     table.setdefault("method", {})
     table.setdefault("model", {})
@@ -48,7 +48,7 @@ def resolve_with_method(
     if source is not None and source.partition is not None:
         table.setdefault("partition", source.partition)
     if isinstance(table["model"], dict):
-        table["model"] = {"name": _usual_model(source), **table["model"]}
+        table["model"] = {"name": _default_model(source), **table["model"]}
     experiment = convert(table, Experiment, "")
     if experiment.privacy is not None:
         experiment.privacy.check()
@@ -98,10 +98,10 @@ def resolve_partitioning(request: Mapping[str, Any]) -> Partitioning:
 
 
 def check_device(device: str) -> torch.device:
-    """The device of this name, if it can be computed on here."""
+    """The device of this name, refused if it cannot be used here."""
     try:
         probe = torch.zeros(1, device=device)
-        probe.item()  # a device without numbers is of no use
+        probe.item()  # the meta device holds no values
         return probe.device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
@@ -122,24 +122,24 @@ def spelled_out(request: Mapping[str, Any]) -> Table:
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Dotted keys on which two resolved tables differ in a way that matters to the result."""
+    """Dotted keys in which two resolved tables differ and that affect the result."""
     a, b = deciding(old), deciding(new)
     return [k for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
 
 
 def deciding(table: Mapping[str, Any]) -> Table:
-    """The settings that decide the result, by dotted key and in order."""
+    """The settings that determine the result, by dotted key and in order."""
     return {k: v for k, v in sorted(flat(table).items()) if k not in _FREE}
 
 
 def _known_data(table: Mapping[str, Any]) -> Source | None:
-    """The entry of the requested data set: its usual partition and model."""
+    """The entry of the requested data set, with its default partition and model."""
     data = table.get("data")
     name = data.get("name") if isinstance(data, Mapping) else None
     return SOURCES.get(name) if isinstance(name, str) else None
 
 
-def _usual_model(source: Source | None) -> str:
+def _default_model(source: Source | None) -> str:
     return (source.model if source else None) or DEFAULT_MODEL
 
 
@@ -151,7 +151,7 @@ def _check_name(key: str, section: Mapping[str, Any]) -> None:
 def _with_private_defaults(experiment: Experiment) -> Table:
     """The method's settings over its defaults for private runs, in a private run.
 
-    Only what was left open is filled in: a setting that leaks is refused, never changed.
+    Only missing settings are filled in: a setting that leaks is refused, never changed.
     """
     if experiment.privacy is None:
         return experiment.method
@@ -163,7 +163,7 @@ def _check_defence(experiment: Experiment, method: AnyMethod) -> None:
     if experiment.defence.mode != "off" and not method.sends_sets:
         raise RequestError(
             f"defence.mode = '{experiment.defence.mode}': the clients of "
-            f"{experiment.method['name']} send no synthetic sets that could be judged; "
+            f"{experiment.method['name']} send no synthetic sets to judge; "
             f"{method.instead_of_defence}"
         )
 
@@ -190,6 +190,6 @@ def _resolve_engine(engine: EngineSettings, device: str) -> EngineSettings:
     cores = os.cpu_count() or 1
     return dataclasses.replace(
         engine,
-        # Processes of one thread beat threads of one process; an accelerator is not shared well.
+        # Processes with one thread each are faster than threads; an accelerator is not shared.
         workers=engine.workers or (max(1, cores // engine.threads) if on_cpu else 1),
     )

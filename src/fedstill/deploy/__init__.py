@@ -1,4 +1,4 @@
-"""From an experiment to a Flower app for real machines, and its check before anything starts."""
+"""A Flower app of an experiment for real machines, and a check of it before anything starts."""
 
 from fedstill.deploy.app import write_app
 from fedstill.deploy.check import Finding, check_app

@@ -30,7 +30,7 @@ from fedstill.engine.flower.client_app import app
 __all__ = ["app"]
 '''
 
-_SERVER = '''"""What the server runs: the experiment that lies beside this package."""
+_SERVER = '''"""What the server runs: the experiment next to this package."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ _IGNORE = "certificates/\nkeys/\nflower/\nruns/\n*.db\n"
 
 @dataclass(frozen=True)
 class Address:
-    """Where nodes find the SuperLink."""
+    """Where nodes reach the SuperLink."""
 
     host: str
     port: int
@@ -62,13 +62,15 @@ class Address:
 
 
 def write_app(folder: Path, experiment: Experiment, address: Address) -> BuiltExperiment:
-    """Write the app, its certificates and a key for every node; what was built."""
+    """Write the app, its certificates and a key per node; the experiment that was built."""
     require_flower()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RequestError(f"{folder}: is not empty; name a new folder")
+        raise RequestError(f"{folder}: is not empty; choose a new folder")
     experiment = for_flower(experiment)
     built = build(experiment.table)
-    description = describe(built)  # builds the task: a wrong setting shows before any file
+    description = describe(
+        built
+    )  # builds the task: a wrong setting is refused before any file is written
     nodes = built.partition.clients
     package = folder / "fedstill_app"
     package.mkdir(parents=True)
@@ -81,7 +83,7 @@ def write_app(folder: Path, experiment: Experiment, address: Address) -> BuiltEx
     (folder / ".gitignore").write_text(_IGNORE)
     exports = (f"export {key}={shlex.quote(value)}\n" for key, value in QUIET.items())
     (folder / "environment.sh").write_text(
-        "# Nothing calls home, nothing is installed at run time. Use it before every command.\n"
+        "# No telemetry, nothing is installed at run time. Source it before every command.\n"
         + "".join(exports)
     )
     link = {"address": str(address), "root-certificates": str((folder / _CA).resolve())}
@@ -95,11 +97,11 @@ def write_app(folder: Path, experiment: Experiment, address: Address) -> BuiltEx
 
 
 def for_flower(experiment: Experiment) -> Experiment:
-    """The experiment as it goes to real machines: a hung node must not hold a round for ever."""
+    """The experiment for real machines: a timeout keeps a hung node from blocking a round."""
     engine = dataclasses.replace(
         experiment.engine,
         name="flower",
-        workers=None,  # a matter of the machine
+        workers=None,  # depends on the machine
         round_timeout=experiment.engine.round_timeout or _ROUND_TIMEOUT,
     )
     return dataclasses.replace(experiment, engine=engine)
@@ -120,7 +122,7 @@ def _project() -> Table:
             "flwr": {
                 "app": {
                     "publisher": "fedstill",
-                    # All that goes to the nodes. Secrets and results stay where they are.
+                    # All that is sent to the nodes. Secrets and results stay on the server.
                     "fab-include": ["fedstill_app/*.py", "experiment.toml", "task.json"],
                     "components": {
                         "serverapp": "fedstill_app.server:app",

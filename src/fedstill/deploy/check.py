@@ -1,4 +1,4 @@
-"""``fedstill deploy check``: everything that can be known to be wrong before anything starts."""
+"""``fedstill deploy check``: finds what is wrong before anything starts."""
 
 import dataclasses
 import importlib.metadata
@@ -26,14 +26,14 @@ _SOON = timedelta(days=30)
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. ``problem`` is ``None`` where it is in order."""
+    """The result of one check. ``problem`` is ``None`` if it passed."""
 
     what: str
     problem: str | None = None
 
 
 class _Problem(Exception):
-    """What is wrong, and how to mend it."""
+    """What is wrong, and how to fix it."""
 
 
 def check_app(folder: Path, node: int | None = None, data: Path | None = None) -> list[Finding]:
@@ -72,16 +72,16 @@ def _found(what: str, check: Callable[[], object]) -> Finding:
 def _versions(folder: Path) -> None:
     flower = importlib.metadata.version("flwr")
     if tuple(int(part) for part in flower.split(".")[:2]) not in {(1, 41), (1, 42)}:
-        raise _Problem(f"flwr {flower} is installed; needed is 1.41 or 1.42")
+        raise _Problem(f"flwr {flower} is installed; 1.41 or 1.42 is needed")
     if not (folder / "pyproject.toml").exists():
         raise _Problem("pyproject.toml is missing")
     needed = read_toml(folder / "pyproject.toml").get("project", {}).get("dependencies", [])
     if f"fedstill=={VERSION}" not in needed:
         raise _Problem(
-            f"the app needs {', '.join(needed) or 'nothing'}; here is fedstill {VERSION}"
+            f"the app needs {', '.join(needed) or 'nothing'}; fedstill {VERSION} is installed"
         )
     if (other := _description(folder).version) != VERSION:
-        raise _Problem(f"task.json is of fedstill {other}, here is {VERSION}")
+        raise _Problem(f"task.json was written by fedstill {other}; {VERSION} is installed")
 
 
 def _description(folder: Path) -> Description:
@@ -95,7 +95,7 @@ def _experiment(folder: Path) -> Experiment:
     if experiment.engine.name != "flower":
         raise _Problem("engine.name is not 'flower'")
     if experiment.engine.round_timeout is None:
-        raise _Problem("engine.round_timeout is not set: a node that hangs would hold the run")
+        raise _Problem("engine.round_timeout is not set: a node that hangs would block the run")
     if experiment.clients not in (None, description.clients):
         raise _Problem(f"clients = {experiment.clients}, but the app is for {description.clients}")
     return experiment
@@ -107,7 +107,7 @@ def _components(folder: Path) -> None:
         module, _, attribute = str(app.get("components", {}).get(name, "")).partition(":")
         file = folder / f"{module.replace('.', '/')}.py"
         if not attribute or not file.is_file():
-            raise _Problem(f"[tool.flwr.app.components] {name}: {file} is not there")
+            raise _Problem(f"[tool.flwr.app.components] {name}: {file} does not exist")
 
 
 def _certificate(path: Path) -> Any:
@@ -130,8 +130,8 @@ def _refuse_expired(certificate: Any, name: str) -> None:
     if now < certificate.not_valid_before_utc:
         raise _Problem(f"{name} is valid from {certificate.not_valid_before_utc:%Y-%m-%d} only")
     if end < now + _SOON:
-        word = "expired on" if end < now else "expires on"
-        raise _Problem(f"{name} {word} {end:%Y-%m-%d}; make new certificates")
+        verb = "expired on" if end < now else "expires on"
+        raise _Problem(f"{name} {verb} {end:%Y-%m-%d}; make new certificates")
 
 
 def _certificates(folder: Path) -> None:
@@ -146,7 +146,7 @@ def _certificates(folder: Path) -> None:
         raise _Problem("server.crt was not issued by ca.crt") from error
     host = _address(folder).host
     if host not in (names := list(_names(server))):
-        raise _Problem(f"server.crt is for {', '.join(names)}, but nodes dial {host}")
+        raise _Problem(f"server.crt is for {', '.join(names)}, but nodes connect to {host}")
 
 
 def _names(certificate: Any) -> Iterator[str]:
@@ -193,14 +193,14 @@ def _connection(folder: Path) -> None:
 
 
 def _node_keys(folder: Path) -> list[Path]:
-    """All that should be there, and any further ones."""
-    wanted = {folder / "keys" / f"node-{k}" for k in range(_description(folder).clients)}
+    """The keys of all nodes, and any others that are there."""
+    expected = {folder / "keys" / f"node-{k}" for k in range(_description(folder).clients)}
     found = {path.with_suffix("") for path in (folder / "keys").glob("*.pub")}
-    return sorted(wanted | found, key=lambda path: (len(path.name), path.name))
+    return sorted(expected | found, key=lambda path: (len(path.name), path.name))
 
 
 def _node_key(path: Path) -> None:
-    """A pair of keys, or at the server the public one alone."""
+    """Check a key pair; the server may have the public key only."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -217,7 +217,7 @@ def _node_key(path: Path) -> None:
     if public is None and private is None:
         raise _Problem(f"{path} is missing; `fedstill deploy key {path}` makes it")
     if not isinstance(private or public, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey):
-        raise _Problem(f"{path}: Flower wants a NIST curve; `fedstill deploy key` makes such")
+        raise _Problem(f"{path}: Flower needs a NIST curve; `fedstill deploy key` makes one")
     if private is not None:
         if public is not None and private.public_key() != public:
             raise _Problem(f"{public_file.name} does not belong to {path.name}")
@@ -225,16 +225,16 @@ def _node_key(path: Path) -> None:
 
 
 def _data(folder: Path, node: int, data: Path | None) -> None:
-    """Build the node as its first message would: data that do not fit are refused now."""
+    """Build the node as its first message would: data that do not fit are found now."""
     experiment = _experiment(folder)
     if experiment.partition == "nodes" and data is None:
-        return  # on the server there is nothing of the nodes' to look at
+        return  # the server has no records of the nodes to check
     config: dict[str, Any] = {"partition-id": node, "folder": "unused"}
     if data is not None:
         config["data"] = str(data)
     if experiment.data.dir:
         config["data-dir"] = experiment.data.dir
-    # task.json tells the data's form, experiment.toml may have been edited since.
+    # task.json has the data's shape; experiment.toml may have been edited since.
     description = dataclasses.replace(_description(folder), config=experiment.table)
     built = node_for(description.text, config).built
     if not len(built.client_records.of(node, built.task)):

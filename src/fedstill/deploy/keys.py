@@ -1,7 +1,7 @@
-"""Certificates for TLS, and the keys by which nodes are known. All of it made here, offline.
+"""Certificates for TLS, and the keys that authenticate nodes. All are made here, offline.
 
-Flower takes a node's key only as a NIST curve in OpenSSH's form, and a server's certificate only
-where its names cover the address that nodes dial.
+Flower accepts a node's key only on a NIST curve in OpenSSH's format, and a server's certificate
+only if its names cover the address that nodes connect to.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ _LOCAL = ("localhost", "127.0.0.1")  # the operator's commands run on the server
 
 
 def make_certificates(folder: Path, host: str) -> None:
-    """An authority of our own, and a server's certificate from it for ``host``."""
+    """A certificate authority, and a server certificate for ``host`` that it issues."""
     require_flower()
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -71,7 +71,7 @@ def make_certificates(folder: Path, host: str) -> None:
 
 
 def make_node_key(path: Path) -> None:
-    """A node's private key at ``path`` and its public one beside it, as ``path.pub``."""
+    """A node's private key at ``path`` and its public key at ``path.pub``."""
     require_flower()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -93,7 +93,7 @@ def make_node_key(path: Path) -> None:
 
 
 def public_path(key: Path) -> Path:
-    """Where the public half of a node's key is."""
+    """The path of a node's public key."""
     return key.with_name(f"{key.name}.pub")
 
 
@@ -148,7 +148,7 @@ def _encoded(certificate: Any) -> bytes:
 
 
 def _write_secret(path: Path, data: bytes) -> None:
-    """For the owner's eyes alone, from the first byte on."""
+    """Readable by the owner only, from the first byte on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

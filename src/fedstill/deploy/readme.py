@@ -8,8 +8,8 @@ _TEXT = """\
 
 Made by `fedstill deploy init` (fedstill {version}). The experiment is in `experiment.toml`; what
 nodes must agree on (shape and classes of the data, scaling) is in `task.json`. After a change of
-`experiment.toml` run `fedstill deploy check .` again. The whole story, with the security model, is
-in fedstill's `docs/deploy.md`.
+`experiment.toml` run `fedstill deploy check .` again. fedstill's `docs/deploy.md` has the full
+guide and the security model.
 
 On every machine: `pip install 'fedstill[flower]=={version}'`.
 
@@ -25,10 +25,10 @@ $ flower-superlink --host 0.0.0.0 --port {port} --database superlink.db \\
 ```
 
 **Flower's control API is open on the same port**: whoever reaches it can list nodes and start
-runs, with or without node authentication. Let only the nodes' part through to the outside, as
-`docs/deploy.md` shows ("Close the control API").
+runs, with or without node authentication. Expose only the nodes' part of it, as `docs/deploy.md`
+shows ("Close the control API").
 
-In a second terminal, once: the nodes' public keys.
+In a second terminal, register the nodes' public keys, once:
 
 ```console
 $ source environment.sh && export FLWR_HOME=$PWD/flower
@@ -37,9 +37,9 @@ $ source environment.sh && export FLWR_HOME=$PWD/flower
 
 ## Each node
 
-Take to node K: `certificates/ca.crt`, `keys/node-K`, `environment.sh`, and for the check
-`experiment.toml`, `task.json` and `pyproject.toml`. Nothing else leaves the server. (Better still:
-make the key on the node, `fedstill deploy key node-K`, and take only `node-K.pub` to the server.)
+Copy to node K: `certificates/ca.crt`, `keys/node-K`, `environment.sh`, and for the check
+`experiment.toml`, `task.json` and `pyproject.toml`. Nothing else leaves the server. (Better:
+make the key on the node, `fedstill deploy key node-K`, and copy only `node-K.pub` to the server.)
 
 ```console
 $ source environment.sh
@@ -49,7 +49,7 @@ $ flower-supernode --superlink {host}:{port} --root-certificates certificates/ca
     --node-config 'partition-id=K folder="/var/lib/fedstill"{data_config}'
 ```
 
-{data_words}
+{data_text}
 
 ## The run
 
@@ -57,7 +57,7 @@ On the server:
 
 ```console
 $ flwr run . deployment --stream
-$ flwr run . deployment --stream --run-config 'resume=true'     # go on after a crash
+$ flwr run . deployment --stream --run-config 'resume=true'     # resume after a crash
 ```
 
 The run folder is `runs/experiment`, below the folder the SuperLink was started in
@@ -65,13 +65,13 @@ The run folder is `runs/experiment`, below the folder the SuperLink was started 
 """
 
 _OWN = """\
-`data` is the node's own records: a folder with `train.parquet`, a folder of images a class, or an
-`.npz` file with `x_train` and `y_train`. They stay there."""
+`data` is the node's own records: a folder with `train.parquet`, one folder of images per class, or
+an `.npz` file with `x_train` and `y_train`. They never leave the node."""
 
-_DEALT = """\
-This experiment deals the records of `{data}` out to the nodes, which is for trying things: every
-node has a copy of the whole data set and uses its share. For records that lie on the nodes, make
-the app with `--partition nodes` and give each node `data="PATH"`."""
+_PARTITIONED = """\
+This experiment partitions the records of `{data}` over the nodes, which is meant for tests: every
+node has a copy of the whole data set and uses its part. For records that are on the nodes, make the
+app with `--partition nodes` and give each node `data="PATH"`."""
 
 
 def readme(experiment: Experiment, host: str, port: int, nodes: int) -> str:
@@ -90,5 +90,5 @@ def readme(experiment: Experiment, host: str, port: int, nodes: int) -> str:
         register=register,
         data_check=" --data /srv/records" if own else "",
         data_config=' data="/srv/records"' if own else "",
-        data_words=_OWN if own else _DEALT.format(data=experiment.data.name),
+        data_text=_OWN if own else _PARTITIONED.format(data=experiment.data.name),
     )

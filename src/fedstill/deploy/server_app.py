@@ -1,4 +1,4 @@
-"""The ServerApp of a deployment: one for every method. It holds the rounds.
+"""The ServerApp of a deployment: one for every method. It runs the rounds.
 
 Its run configuration has two settings: ``out``, the run folder on the server's machine, and
 ``resume``, to resume the run that is there.
@@ -38,7 +38,7 @@ def serve(grid: Grid, experiment: Path, config: Mapping[str, Any]) -> Result:
         built = federation.built
         return GridEngine(grid, built.experiment, describe(built).text)
 
-    # Flower passes lines on to whoever follows the run; a terminal's bars would not survive it.
+    # Flower forwards plain lines to those who follow the run; progress bars would be garbled.
     console = Console(width=200, soft_wrap=True, force_terminal=False)
     return execute(
         read_toml(experiment),

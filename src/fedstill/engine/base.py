@@ -17,8 +17,8 @@ Progress = Callable[[int, int, int], None]  # client, step, steps
 class Engine(ABC):
     """Carries work to clients and their answers back, in any order."""
 
-    # Whether clients count accesses to their records in ledgers of their own, which the server
-    # cannot see: then it counts them too.
+    # Whether clients count accesses to their records in their own ledgers, which the server
+    # cannot see: then the server counts them as well.
     keeps_ledgers: ClassVar[bool] = False
 
     def __enter__(self) -> Self:
@@ -29,11 +29,11 @@ class Engine(ABC):
 
     @abstractmethod
     def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
-        """The answers of all these clients, as they come."""
+        """The answers of all these clients, as they arrive."""
 
 
 def encode(value: Work | Answer) -> bytes:
-    """Work or an answer as bytes, for whatever carries it. The message inside is as it is."""
+    """Work or an answer as bytes, for any transport. The message inside is not changed."""
     return msgspec.msgpack.encode(value)
 
 

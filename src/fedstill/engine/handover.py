@@ -14,14 +14,14 @@ from fedstill.wire import tree
 
 
 def hand_over(built: BuiltExperiment, folder: Path) -> dict[str, Any]:
-    """Put into ``folder`` what another process needs to build the same, and say where it is."""
+    """Write what another process needs to build the same into ``folder``; its description."""
     write_atomically(folder / "data.safetensors", tree.dump(built.dataset))
     built.partition.save(folder / "partition.safetensors")
     return {
         "config": built.experiment.table,
         "dataset": str((folder / "data.safetensors").resolve()),
         "partition": str((folder / "partition.safetensors").resolve()),
-        # As text: some of a plan may be open, for which TOML has no word.
+        # As JSON: a plan may hold null, which TOML does not have.
         "plan": msgspec.json.encode(built.plan).decode(),
         "ledgers": str(built.ledgers.resolve()) if built.ledgers else "",
     }

@@ -1,7 +1,7 @@
 """The embedded engine: clients run on this machine, in this process or in several.
 
 Which process computes a client changes no bit of its answer: each computation has the same
-number of threads wherever it runs, and every random draw has its own named stream.
+number of threads everywhere, and every random draw has its own named stream.
 """
 
 import queue
@@ -41,7 +41,7 @@ class WorkerPool(Engine):
         self._workers = workers
         self._processes: list[WorkerProcess] = []
         self._threads: list[threading.Thread] = []
-        # In the run's own folder: what a killed run leaves there, the resumed one replaces.
+        # In the run's folder: a resumed run replaces what a killed one left there.
         self._scratch = scratch
 
     def __enter__(self) -> Self:
@@ -53,7 +53,7 @@ class WorkerPool(Engine):
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
-        # A thread that still listens sees the end of its stream. Only then may it be closed.
+        # A thread that still reads sees the end of its stream. Only then may it be closed.
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join()
         for process in self._processes:
@@ -61,7 +61,7 @@ class WorkerPool(Engine):
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
-        # The largest first: then no worker is left with a long one at the end.
+        # The largest first, so that no worker is left with a long one at the end.
         size = {work.client: len(self._built.partition.index(work.client)) for work in works}
         pending: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         for work in sorted(works, key=lambda w: -size[w.client]):
@@ -105,7 +105,10 @@ def _serve(
 
 
 def local_engine(built: BuiltExperiment, scratch: Path) -> Engine:
-    """As many workers as were asked for and are of use. ``scratch`` is a folder for their files."""
+    """An engine with the requested workers, at most one per sampled client.
+
+    ``scratch`` is a folder for their files.
+    """
     workers = min(built.experiment.engine.workers or 1, built.clients_per_round)
     if workers == 1 or not built.portable:
         return InProcess(built)

@@ -1,4 +1,4 @@
-"""Worker processes: how they are started, what passes between them and us, and how they end.
+"""Worker processes: how they are started, how they exchange frames with us, how they end.
 
 A frame is a line of JSON and raw bytes after it. Nothing is pickled.
 """
@@ -43,7 +43,7 @@ def read_frame(stream: BinaryIO) -> Frame:
 
 
 class WorkerProcess:
-    """A process of ours that runs ``python -m MODULE``, as its parent sees it.
+    """A worker process that runs ``python -m MODULE``, as its parent sees it.
 
     The first frame tells it what to work on. A worker that cannot start answers with ``fatal``.
     """
@@ -53,9 +53,9 @@ class WorkerProcess:
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the parent: it decides what happens
+            start_new_session=True,  # Ctrl-C is handled by the parent
         )
-        # A user's modules are found as they are here.
+        # A user's modules are found there as they are here.
         self.send({**header, "path": sys.path})
 
     def send(self, header: dict[str, Any], parts: Sequence[bytes] = ()) -> None:
@@ -85,7 +85,7 @@ class WorkerProcess:
         self._process.communicate()
 
     def _death(self) -> str:
-        """Why it is gone: in its own words, where it had time to say them."""
+        """Why it ended: the reason that it sent, or its exit code."""
         with suppress(EOFError, OSError, KeyError, msgspec.DecodeError):
             header, _ = read_frame(cast(BinaryIO, self._process.stdout))
             return f"could not start: {header['fatal']}"
@@ -102,7 +102,7 @@ class Parent:
     def __init__(self) -> None:
         self._requests = sys.stdin.buffer
         self._replies = os.fdopen(os.dup(1), "wb")
-        os.dup2(2, 1)  # whatever is printed must not end up among the frames
+        os.dup2(2, 1)  # printed text must not end up between the frames
         _end_with_parent()
         keep_freed_memory()
         self.header, _ = self.receive()

@@ -1,4 +1,4 @@
-"""How many threads a computation has. It decides the order of sums, and so the last bits."""
+"""The number of threads of a computation, which affects the order of sums and so the last bits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

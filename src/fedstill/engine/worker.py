@@ -1,6 +1,6 @@
 """A worker process of the local engine: ``python -m fedstill.engine.worker``.
 
-It gets the places of the data and the configuration, builds the clients from them, and then
+It gets the paths of the data and the configuration, builds the clients from them, and then
 answers one client's work after another. Names, paths and message bytes are all that passes between
 the processes.
 """
@@ -22,11 +22,11 @@ def main() -> None:
     parent = Parent()
     try:
         built = rebuild(parent.header)
-    except Exception as error:  # the parent says it to the user
+    except Exception as error:  # the parent reports it to the user
         parent.send({"fatal": f"{type(error).__name__}: {error}"})
         return
     torch.set_num_threads(built.experiment.engine.threads)
-    # The parent shows warnings, each once, however many workers have them.
+    # The parent shows each warning once, however many workers raise it.
     warnings.showwarning = lambda message, *_, **__: parent.send({"note": str(message)})
     last = 0.0
 

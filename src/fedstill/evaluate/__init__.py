@@ -1,4 +1,4 @@
-"""What a model or a synthetic set is worth, and sets in the forms that other tools read."""
+"""Scores of a model or a synthetic set, and sets in formats that other tools read."""
 
 from fedstill.evaluate.evaluation import Evaluated, evaluate
 

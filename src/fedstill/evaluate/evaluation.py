@@ -1,4 +1,4 @@
-"""``fedstill.evaluate``: what a model, or a synthetic set, is worth on the test data.
+"""``fedstill.evaluate``: scores of a model, or of a synthetic set, on the test data.
 
 A model is scored as it is. A set is scored by networks that are trained on it and on nothing
 else: several architectures, several random initialisations of each, mean and spread.
@@ -102,8 +102,8 @@ def evaluate(
 ) -> Evaluated:
     """Score a set file, a model file, or both of a run folder, on the test split.
 
-    ``models`` are the architectures that are trained on a set (the run's own, if left out), each
-    ``networks`` times; ``set`` gives their settings, e.g. ``{"resnet18.width": 8}``. The data are
+    ``models`` are the architectures to train on a set (default: the run's), each ``networks``
+    times; ``set`` gives their settings, e.g. ``{"resnet18.width": 8}``. The data are
     the run's, or those that ``data`` names.
 
     >>> fedstill.evaluate("runs/feddm-digits-001", models=["convnet-small", "mlp"]).summary
@@ -117,7 +117,7 @@ def evaluate(
     of_model: NetworkScores | None = None
     of_set: list[NetworkScores] = []
     images = 0
-    with threads(1):  # their number decides the last bits
+    with threads(1):  # their number affects the last bits
         if has_model:
             file = path / "model.safetensors" if path.is_dir() else path
             of_model = _score_model(file, dataset, device, models or ())
@@ -127,14 +127,14 @@ def evaluate(
             refuse_other_data(path, stored, dataset)
             images = len(stored)
             for table in model_tables(models, nested(set or {}), run):
-                course = Course(training, networks, device, seed, report)
-                of_set.append(_score_set(table, stored, dataset, course))
+                how = SetTraining(training, networks, device, seed, report)
+                of_set.append(_score_set(table, stored, dataset, how))
     return Evaluated(str(path), dataset.name, dataset.class_names, of_model, images, tuple(of_set))
 
 
 @dataclass(frozen=True)
-class Course:
-    """How networks are trained on a set, and who gets each result."""
+class SetTraining:
+    """How networks are trained on a set, and the callback for each result."""
 
     training: Training
     networks: int
@@ -146,15 +146,15 @@ class Course:
 def model_tables(
     names: Sequence[str] | None, settings: Mapping[str, Any], run: RunFolder | None
 ) -> list[Table]:
-    """The ``[model]`` tables of the architectures that are asked for.
+    """The ``[model]`` tables of the requested architectures.
 
-    Without names: the network that the run itself has, or the default one.
+    Without names: the run's network, or the default one.
     """
-    own: Table = {"name": DEFAULT_MODEL}
+    default: Table = {"name": DEFAULT_MODEL}
     if run is not None:
-        table = run.read_config().get("model", own)
-        own = {"name": table} if isinstance(table, str) else table
-    tables = [{"name": name} for name in names] if names else [own]
+        table = run.read_config().get("model", default)
+        default = {"name": table} if isinstance(table, str) else table
+    tables = [{"name": name} for name in names] if names else [default]
     for name, changes in settings.items():
         if name not in {table["name"] for table in tables} or not isinstance(changes, Mapping):
             listed = ", ".join(table["name"] for table in tables)
@@ -165,12 +165,12 @@ def model_tables(
 
 
 def _contents(path: Path) -> tuple[bool, bool]:
-    """Whether a model is here, and whether a set is."""
+    """Whether there is a model, and whether there is a set."""
     if path.is_dir():
         has_model = (path / "model.safetensors").exists()
         has_set = any((path / "synthetic").glob("round-*.safetensors"))
         if not has_model and not has_set:
-            raise RequestError(f"{path}: neither a model nor a synthetic set; did a run end here?")
+            raise RequestError(f"{path}: neither a model nor a synthetic set; is it a run folder?")
         return has_model, has_set
     _, header = _read(path)
     return "model" in header, "model" not in header
@@ -183,9 +183,11 @@ def _read(path: Path) -> tuple[Params, Table]:
     except OSError as error:
         raise RequestError(f"{path}: {error.strerror or error}") from error
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
-        raise RequestError(f"{path}: neither a model nor a set of fedstill's: {error}") from error
+        raise RequestError(
+            f"{path}: neither a model nor a set written by fedstill: {error}"
+        ) from error
     if not isinstance(header, dict):
-        raise RequestError(f"{path}: neither a model nor a set of fedstill's: no description")
+        raise RequestError(f"{path}: neither a model nor a set written by fedstill: no description")
     return tensors, header
 
 
@@ -193,17 +195,17 @@ def _score_model(file: Path, data: Dataset, device: str, trusted: Sequence[str])
     params, header = _read(file)
     table = header.get("model")
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
-        raise RequestError(f"{file}: not a model of fedstill's: it does not name its network")
-    # A file must not decide which code is imported: a user's own network is named by the user.
+        raise RequestError(f"{file}: not a model written by fedstill: it does not name its network")
+    # A file must not decide which code is imported: the user names a user-supplied network.
     if table["name"] not in MODELS and table["name"] not in trusted:
         raise RequestError(
-            f"{file}: its network is '{table['name']}', which is your own code; "
+            f"{file}: its network '{table['name']}' is not built in; "
             f"if you trust it: --models {table['name']}"
         )
     if not isinstance(depth := table.get("depth", 0), int) or depth > len(params):
-        raise RequestError(f"{file}: not a model of fedstill's: depth {depth}")
+        raise RequestError(f"{file}: not a model written by fedstill: depth {depth}")
     task, table = _task(table, data, device)
-    complaint = _complaint(params, task.model, own_code=table["name"] not in MODELS)
+    complaint = _complaint(params, task.model, user_supplied=table["name"] not in MODELS)
     if complaint:
         raise RequestError(
             f"{file}: does not fit '{table['name']}' for {data.classes} classes of '{data.name}' "
@@ -213,9 +215,9 @@ def _score_model(file: Path, data: Dataset, device: str, trusted: Sequence[str])
     return NetworkScores(table, task.model.size, (score(task, weights, _test(data, task)),))
 
 
-def _complaint(params: Params, model: Model, own_code: bool) -> str | None:
+def _complaint(params: Params, model: Model, user_supplied: bool) -> str | None:
     """What is wrong with the tensors, found before memory is spent on what a file claims."""
-    if own_code:
+    if user_supplied:
         shapes = model.shapes
     else:
         try:
@@ -224,22 +226,21 @@ def _complaint(params: Params, model: Model, own_code: bool) -> str | None:
         except RuntimeError as error:  # a tensor larger than any memory
             return str(error).partition("\n")[0]
     if odd := sorted(shapes.keys() ^ params.keys()):
-        return f"'{odd[0]}' is {'missing' if odd[0] in shapes else 'no weight of it'}"
+        return f"'{odd[0]}' is {'missing' if odd[0] in shapes else 'not a weight of it'}"
     found = ((name, TensorSpec(shape).complaint(params[name])) for name, shape in shapes.items())
     return next((f"'{name}' {complaint}" for name, complaint in found if complaint), None)
 
 
-def _score_set(table: Table, stored: StoredSet, data: Dataset, course: Course) -> NetworkScores:
-    task, table = _task(table, data, course.device)
-    own = SyntheticSet(stored.images.to(task.device), stored.labels.to(task.device))
+def _score_set(table: Table, stored: StoredSet, data: Dataset, how: SetTraining) -> NetworkScores:
+    task, table = _task(table, data, how.device)
+    synthetic = SyntheticSet(stored.images.to(task.device), stored.labels.to(task.device))
     test = _test(data, task)
     scored: list[Scores] = []
-    for number in range(course.networks):
-        params = train_from_scratch(
-            task, own, Rng(course.seed).at("evaluate", number), course.training
-        )
+    for number in range(how.networks):
+        rng = Rng(how.seed).at("evaluate", number)
+        params = train_from_scratch(task, synthetic, rng, how.training)
         scored.append(score(task, params, test))
-        course.report(table["name"], number + 1, course.networks, scored[-1])
+        how.report(table["name"], number + 1, how.networks, scored[-1])
     return NetworkScores(table, task.model.size, tuple(scored))
 
 

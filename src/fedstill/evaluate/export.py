@@ -1,13 +1,13 @@
-"""Synthetic sets in the forms that other tools read: ``fedstill export SET --to FORM``.
+"""Synthetic sets in formats that other tools read: ``fedstill export SET --to FORM``.
 
 | form | what is written |
 |---|---|
-| ``folder`` | a folder a class with PNG files, as image folders everywhere |
+| ``folder`` | one folder of PNG files per class, the usual image folder |
 | ``parquet`` | one file with the columns ``image`` (PNG bytes), ``label`` and ``client`` |
-| ``npz`` | exact numbers: ``x`` as the networks saw them, ``y``, ``client`` and the scaling |
+| ``npz`` | exact values: ``x`` as the networks saw them, ``y``, ``client`` and the scaling |
 | ``hf`` | a Hugging Face data set: ``data/train-*.parquet`` and a card; ``load_dataset(OUT)`` |
 
-Pictures have 8 bits a channel: the scaling is undone and what lies outside 0..1 is cut off. Only
+Images have 8 bits per channel: the scaling is undone and values are clipped to 0..1. Only
 ``npz`` keeps every bit.
 """
 
@@ -34,7 +34,7 @@ def export_set(stored: StoredSet, form: str, out: Path) -> list[Path]:
     if write is None:
         raise RequestError(f"--to: no form '{form}'{did_you_mean(form, FORMS)}")
     if out.exists() and (out.is_file() or any(out.iterdir())):
-        raise RequestError(f"--out: {out} exists already; name another place")
+        raise RequestError(f"--out: {out} already exists; choose another path")
     return write(stored, out)
 
 
@@ -51,7 +51,7 @@ def _folder(stored: StoredSet, out: Path) -> list[Path]:
 def _folder_names(class_names: tuple[str, ...]) -> list[str]:
     """Names that are safe as folders and still distinct."""
     plain = [_UNSAFE.sub("_", name).strip(". ") or "_" for name in class_names]
-    # "a/b" and "a:b" must not share a folder, nor "A" and "a" on a disk that takes them for one.
+    # "a/b" and "a:b" must not share a folder, nor "A" and "a" on a case-insensitive disk.
     seen = [name.lower() for name in plain]
     return [
         f"{name}-{number}" if seen.count(name.lower()) > 1 else name
@@ -138,7 +138,7 @@ def _pngs(stored: StoredSet) -> list[bytes]:
     if len(shape) != 3 or shape[0] not in (1, 3, 4):
         text = "x".join(map(str, shape))
         raise RequestError(
-            f"{stored.metadata.data}: inputs of shape {text} are not pictures; --to npz"
+            f"{stored.metadata.data}: inputs of shape {text} are not images; use --to npz"
         )
     pixels = (stored.metadata.scaling.undo(stored.images).clamp(0, 1) * 255).round().byte()
     encoded = []

@@ -1,4 +1,4 @@
-"""Conformance: what must hold for every method, ours or yours.
+"""Conformance: what must hold for every method, built-in or user-supplied.
 
 import pytest
 from fedstill.testing import CHECKS

@@ -1,4 +1,4 @@
-"""Conformance: what must hold for every method, ours or yours.
+"""Conformance: what must hold for every method, built-in or user-supplied.
 
     import pytest
     from fedstill.testing import CHECKS
@@ -52,7 +52,7 @@ def same_seed_same_bits(method: AnyMethod) -> None:
 
 
 def order_of_clients_is_irrelevant(method: AnyMethod) -> None:
-    """Whoever runs or answers first, the result is the same."""
+    """The result does not depend on which client runs or answers first."""
     with tempfile.TemporaryDirectory() as name:
         forward = toy_run(method, Path(name) / "forward")
         backward = toy_run(method, Path(name) / "backward", engine=_Reversed)
@@ -60,7 +60,7 @@ def order_of_clients_is_irrelevant(method: AnyMethod) -> None:
 
 
 def resumed_is_uninterrupted(method: AnyMethod) -> None:
-    """A run that stops after a round and goes on ends with the same bits."""
+    """A run that stops after a round and is resumed ends with the same bits."""
     with tempfile.TemporaryDirectory() as name:
         whole = toy_run(method, Path(name) / "whole", rounds=3)
         built = toy_experiment(method, rounds=3).with_ledgers(Path(name) / "parts" / "ledger")
@@ -73,7 +73,7 @@ def resumed_is_uninterrupted(method: AnyMethod) -> None:
 
 
 def messages_survive_the_wire(method: AnyMethod) -> None:
-    """Every message is as declared, comes back from its bytes unchanged, in every codec alive."""
+    """Every message is as declared, is decoded unchanged, and passes every codec."""
     for message, schema in _messages(method):
         data = wire.encode(message, schema)
         assert bits(wire.decode(data, schema)) == bits(message), "the wire changed the message"
@@ -82,7 +82,7 @@ def messages_survive_the_wire(method: AnyMethod) -> None:
 
 
 def upload_is_as_declared(method: AnyMethod) -> None:
-    """The bytes that travel are the tensors that were declared, plus a small header."""
+    """The bytes sent are those of the declared tensors, plus a small header."""
     for message, schema in _messages(method):
         size = len(wire.encode(message, schema))
         tensors, _ = tree.flatten(message)
@@ -150,16 +150,16 @@ def private_same_seed_same_bits(method: AnyMethod) -> None:
 
 
 def private_noise_is_fresh(method: AnyMethod) -> None:
-    """Without it, the same seed gives something else each time: nobody can replay the noise."""
-    fresh = {**TOY_PRIVACY, "reproducible": False}
+    """Otherwise the same seed gives another result each time: nobody can replay the noise."""
+    unseeded = {**TOY_PRIVACY, "reproducible": False}
     with tempfile.TemporaryDirectory() as name:
-        first = toy_run(method, Path(name) / "a", rounds=1, privacy=fresh)
-        again = toy_run(method, Path(name) / "b", rounds=1, privacy=fresh)
+        first = toy_run(method, Path(name) / "a", rounds=1, privacy=unseeded)
+        again = toy_run(method, Path(name) / "b", rounds=1, privacy=unseeded)
         assert bits(_params(first)) != bits(_params(again)), "the noise came from the seed"
 
 
 def private_accesses_are_as_declared(method: AnyMethod) -> None:
-    """The door is opened as often as the plan says, and the ledger has every time."""
+    """The records are accessed as often as the plan says, and the ledger has every access."""
     with tempfile.TemporaryDirectory() as name:
         ran = toy_run(method, Path(name) / "run", rounds=2, privacy=TOY_PRIVACY)
         plan, folder = ran.built.plan, ran.built.ledgers
@@ -190,10 +190,10 @@ def private_shapes_do_not_depend_on_the_data(method: AnyMethod) -> None:
                 counts = {k: v for k, v in skeleton.items() if isinstance(v, int)}
                 shapes.append(({k: v.shape for k, v in tensors.items()}, counts))
     half = len(shapes) // 2
-    assert shapes[:half] == shapes[half:], "the message's shape gives something about records away"
+    assert shapes[:half] == shapes[half:], "the message's shape reveals something about the records"
 
 
-# For methods with a private form, beside ``CHECKS``.
+# For methods with a private form, in addition to ``CHECKS``.
 PRIVATE_CHECKS: dict[str, Callable[[AnyMethod], None]] = {
     check.__name__: check
     for check in (

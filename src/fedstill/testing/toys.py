@@ -62,14 +62,14 @@ def toy_digits(data: Dataset | None = None) -> Toy:
 
 
 def toy_text() -> Toy:
-    """Three speakers who say much the same, each of other things."""
-    said = {
+    """Three speakers with similar sentences about different things."""
+    texts = {
         name: "".join(f"the {thing} sees a {other}.\n" for thing in things for other in things)
         for name, things in (("ANN", ("cat", "cow")), ("BEN", ("sun", "moon", "sea")))
     }
-    said["CLEO"] = said["BEN"].upper() + said["ANN"]
+    texts["CLEO"] = texts["BEN"].upper() + texts["ANN"]
     vocabulary = find_vocabulary(None)
-    decoded = decode_texts(said, None, vocabulary, 8, "toy")
+    decoded = decode_texts(texts, None, vocabulary, 8, "toy")
     data = Dataset(
         "toy text",
         decoded.train,
@@ -129,7 +129,7 @@ def toy_experiment(
 
 
 def toy_run(method: AnyMethod, folder: Path, *, engine: Any = None, **options: Any) -> Federation:
-    """The toy problem, run to its end in ``folder`` (or further, if a run was begun there)."""
+    """The toy problem, run to its end in ``folder``; a run that was begun there is resumed."""
     built = toy_experiment(method, **options).with_ledgers(folder / "ledger")
     federation = Federation(built, RunFolder(folder), Observer())
     federation.begin()

@@ -45,13 +45,13 @@ _STUDY = "study.journal"
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search gave."""
+    """The result of a search."""
 
     folder: Path
     study: Path
     winner: Judged
-    judged: tuple[Judged, ...]  # all trials that were trained to their end
-    config: Table  # what winner.toml says
+    judged: tuple[Judged, ...]  # all complete trials
+    config: Table  # the contents of winner.toml
     trials: dict[str, int]  # how many are complete, pruned, failed
     up_bytes: int  # of all votes
     down_bytes: int
@@ -97,7 +97,7 @@ def tune(
 ) -> Tuned:
     """Search for the best network and training on a synthetic set; options as ``fedstill tune``.
 
-    ``trials`` is the number that the study has in the end: an interrupted study is resumed up to
+    ``trials`` is the total number of trials in the study: an interrupted study is resumed up to
     it. ``space`` is a TOML file or a table that changes what is searched.
 
     >>> fedstill.tune("runs/feddm-digits-001", trials=20).winner.candidate
@@ -118,7 +118,7 @@ def tune(
     if voters is not None:
         refuse_parallel(voters, workers)
         if not (begun and Path(begun).exists()):
-            refuse_overspending(voters, trials * repeats)  # the ledgers stop one that is resumed
+            refuse_overspending(voters, trials * repeats)  # the ledgers stop a resumed one
     judge = Judge(stored, seed, holdout, repeats, device, voters)
     experiment = {
         "set": set_digest(stored),
@@ -129,7 +129,9 @@ def tune(
         "repeats": repeats,
         "seed": seed,
     }
-    sampler_for(sampler, seed, 0, parallel=workers > 1)  # a wrong name shows before any file
+    sampler_for(
+        sampler, seed, 0, parallel=workers > 1
+    )  # refuses a wrong name before any file is written
     prunes = pruner_for(pruner, _most_epochs(offered))
     folder = _folder(out, study, stored)
     file = Path(study) if study is not None else folder / _STUDY
@@ -167,8 +169,8 @@ def _space(
     stored: StoredSet, run: RunFolder | None, search: str, model: str | None, changes: Table
 ) -> Space:
     (table,) = model_tables([model] if model else None, {}, run)
-    own = resolve_model(table)
-    space = with_changes(narrowed(default_space(stored.metadata.shape), search, own), changes)
+    network = resolve_model(table)
+    space = with_changes(narrowed(default_space(stored.metadata.shape), search, network), changes)
     check(space, stored.metadata.shape, len(stored.metadata.class_names))
     if not open_settings(space):
         raise RequestError("--space: nothing is left to search: every setting is fixed")
@@ -181,7 +183,7 @@ def _most_epochs(space: Space) -> int:
 
 
 def _folder(out: str | Path | None, study: str | Path | None, stored: StoredSet) -> Path:
-    """Where the results go: as asked, or beside the study, or a new folder."""
+    """The folder for the results: the requested one, or the study's, or a new one."""
     if out is not None:
         return Path(out)
     if study is not None:
@@ -211,7 +213,9 @@ def _conclude(
         )
     }
     if not counts["complete"]:
-        raise RunError(f"no trial ended well: {counts['pruned']} pruned, {counts['failed']} failed")
+        raise RunError(
+            f"no trial is complete: {counts['pruned']} pruned, {counts['failed']} failed"
+        )
     judged = tuple(
         Judged(
             trial.number,
@@ -235,14 +239,14 @@ def _conclude(
         for key in ("up_bytes", "down_bytes")
     )
     settings = candidate.model | as_table(candidate.training)
-    words = ", ".join(f"{name} {value}" for name, value in settings.items())
+    text = ", ".join(f"{name} {value}" for name, value in settings.items())
     lines = [
-        f"Best: trial {winner.trial}, {winner.value:.2%}: {words}.",
+        f"Best: trial {winner.trial}, {winner.value:.2%}: {text}.",
         f"{counts['complete']} trials complete, {counts['pruned']} pruned, "
         f"{counts['failed']} failed; votes cost {up:,} bytes up and {down:,} down.",
     ]
     epsilon = voters.epsilon if voters else None
     if epsilon is not None:
-        lines.append(f"Votes went through the private door: epsilon is {epsilon:.2f} by now.")
+        lines.append(f"Votes were private: the run and all votes have spent epsilon {epsilon:.2f}.")
     write_page(folder / "tune.html", study, f"Search on {title}", lines)
     return Tuned(folder, file, winner, judged, config, counts, up, down, epsilon)

@@ -1,8 +1,8 @@
-"""What a candidate is worth: trained on one part of the set, tested on the other, or put to the
-clients' vote.
+"""The value of a candidate: trained on one part of the set and tested on the other, or by a vote of
+the clients.
 
-Several networks (``repeats``), each with a split of its own, are trained side by side, so that
-after every epoch their mean accuracy can tell whether to go on.
+Several networks (``repeats``), each with its own split, are trained side by side, so that after
+every epoch their mean accuracy can decide whether to continue.
 """
 
 import statistics
@@ -23,12 +23,12 @@ from fedstill.tune.training import train
 from fedstill.tune.vote import Voters
 from fedstill.types import Params, Task
 
-GoOn = Callable[[int, float], bool]  # after an epoch, with this accuracy: shall we?
+ShouldContinue = Callable[[int, float], bool]  # from the epoch and the accuracy after it
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A candidate's value, its accuracy on held-out images, and what votes on it cost."""
+    """A candidate's value, its accuracy on held-out images, and the cost of its votes."""
 
     value: float
     held_out: float
@@ -48,23 +48,23 @@ class Judge:
     device: str = "cpu"
     voters: Voters | None = None  # None: held-out images decide
 
-    def judge(self, candidate: Candidate, go_on: GoOn) -> Verdict | None:
-        """The verdict; ``None`` if ``go_on`` stopped the training."""
+    def judge(self, candidate: Candidate, should_continue: ShouldContinue) -> Verdict | None:
+        """The verdict; ``None`` if ``should_continue`` stopped the training."""
         task = self._task(candidate)
         rng = Rng(self.seed).at("tune")
         splits = [self._split(task, rng.at("split", r)) for r in range(self.repeats)]
-        courses = [
-            train(task, own, candidate.training, rng.at("network", r))
-            for r, (own, _) in enumerate(splits)
+        trainings = [
+            train(task, used, candidate.training, rng.at("network", r))
+            for r, (used, _) in enumerate(splits)
         ]
         networks: tuple[Params, ...] = ()
         held_out = 0.0
-        for epoch, networks in enumerate(zip(*courses, strict=True), 1):
+        for epoch, networks in enumerate(zip(*trainings, strict=True), 1):
             held_out = statistics.fmean(
                 score_set(task, params, other).accuracy
                 for params, (_, other) in zip(networks, splits, strict=True)
             )
-            if not go_on(epoch, held_out):
+            if not should_continue(epoch, held_out):
                 return None
         if self.voters is None:
             return Verdict(held_out, held_out, task.model.size)
@@ -85,7 +85,7 @@ class Judge:
         return network_task(candidate.model, data.shape, classes, data.scaling, self.device)[0]
 
     def _split(self, task: Task, rng: Rng) -> tuple[SyntheticSet, SyntheticSet]:
-        """To train on, and held out."""
+        """The part to train on, and the held-out part."""
         held = held_out_rows(self.stored.classes, self.holdout, rng)
         images, labels = self.stored.images.to(task.device), self.stored.labels.to(task.device)
         held = held.to(task.device)
@@ -105,7 +105,7 @@ def held_out_rows(classes: Tensor, share: float, rng: Rng) -> Tensor:
         held[rows[order[:number]]] = True
     if not bool(held.any()):
         raise RequestError(
-            "the set has one image per class, so none can be held out; take a set with more images "
+            "the set has one image per class, so none can be held out; use a set with more images "
             "per class"
         )
     return held

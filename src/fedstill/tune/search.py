@@ -1,7 +1,7 @@
 """The search itself: draw a candidate, judge it, record it in the study; several at once.
 
 Only this process touches the study and draws candidates. Judges get a candidate and report after
-every epoch; they sit here, or in worker processes that get names, paths and plain values.
+every epoch; they run in this process, or in workers that get names, paths and plain values.
 """
 
 import threading
@@ -16,7 +16,7 @@ from fedstill.config.nested import Table, as_table
 from fedstill.engine.processes import WorkerProcess
 from fedstill.engine.threads import threads
 from fedstill.errors import RequestError, RunError
-from fedstill.tune.objective import GoOn, Judge, Verdict
+from fedstill.tune.objective import Judge, ShouldContinue, Verdict
 from fedstill.tune.space import Candidate, Space, suggest
 from fedstill.tune.study import sampler_for
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Judges(Protocol):
-    """Someone who judges one candidate at a time."""
+    """Judges one candidate at a time, in this process or in a worker."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
-    def judge(self, candidate: Candidate, go_on: GoOn) -> Verdict | None: ...
+    def judge(self, candidate: Candidate, should_continue: ShouldContinue) -> Verdict | None: ...
 
 
 class InProcess:
@@ -46,10 +46,10 @@ class InProcess:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def judge(self, candidate: Candidate, go_on: GoOn) -> Verdict | None:
+    def judge(self, candidate: Candidate, should_continue: ShouldContinue) -> Verdict | None:
         try:
-            with threads(1):  # their number decides the last bits
-                return self._judge.judge(candidate, go_on)
+            with threads(1):  # their number affects the last bits
+                return self._judge.judge(candidate, should_continue)
         except RuntimeError as error:  # PyTorch's: out of memory, for one
             raise RunError(f"{type(error).__name__}: {error}") from error
 
@@ -68,12 +68,12 @@ class InWorker:
         self._process.kill()
         self._process.close()
 
-    def judge(self, candidate: Candidate, go_on: GoOn) -> Verdict | None:
+    def judge(self, candidate: Candidate, should_continue: ShouldContinue) -> Verdict | None:
         self._process.send({"candidate": as_table(candidate)})
         while True:
             reply, _ = self._process.receive()
             if "epoch" in reply:
-                self._process.send({"go_on": go_on(reply["epoch"], reply["accuracy"])})
+                self._process.send({"go_on": should_continue(reply["epoch"], reply["accuracy"])})
             elif "refused" in reply:
                 raise RequestError(reply["refused"])
             elif "failed" in reply:
@@ -87,8 +87,8 @@ class FinishedTrial:
     """A finished trial, as it is shown."""
 
     number: int
-    finished: int  # trials that are
-    trials: int  # that are asked for
+    finished: int  # number of finished trials
+    trials: int  # number of requested trials
     state: str  # done, pruned or failed
     value: float | None
     best: float | None
@@ -98,7 +98,7 @@ class FinishedTrial:
 
 
 class Watcher:
-    """Gets the progress of a search; by itself it does nothing."""
+    """Receives the progress of a search. The default does nothing."""
 
     def epoch(self, number: int, epoch: int, epochs: int, accuracy: float) -> None:
         """A trial has trained for another epoch."""
@@ -109,7 +109,7 @@ class Watcher:
 
 @dataclass
 class SearchLoop:
-    """Trials until there are enough, each judge with one at a time."""
+    """Runs trials until there are enough, one at a time per judge."""
 
     study: "Study"
     space: Space
@@ -124,7 +124,7 @@ class SearchLoop:
         self._under_way = 0
 
     def run(self, judges: Sequence[Judges]) -> None:
-        """Until the study has as many finished trials as are asked for."""
+        """Run until the study has the requested number of finished trials."""
         servers = [
             threading.Thread(target=self._serve, args=(judge,), kwargs={"parallel": True})
             for judge in judges
@@ -137,7 +137,7 @@ class SearchLoop:
                     self._serve(judges[0], parallel=False)
                 else:
                     self._watch(servers)
-        finally:  # the judges are gone: whoever still waited for one ends now
+        finally:  # the judges are gone: threads that waited for one end now
             for server in filter(threading.Thread.is_alive, servers):
                 server.join()
         if self._error is not None:
@@ -149,7 +149,7 @@ class SearchLoop:
                 server.start()
             for server in servers:
                 while server.is_alive():
-                    server.join(timeout=0.2)  # so that Ctrl-C is heard
+                    server.join(timeout=0.2)  # so that Ctrl-C is handled
         except BaseException as error:
             self._error = error
             raise
@@ -164,7 +164,7 @@ class SearchLoop:
                     with self._lock:
                         self._under_way -= 1
         except Exception as error:
-            self._error = error  # and the others stop before their next trial
+            self._error = error  # the others stop before their next trial
 
     def _draw(self, *, parallel: bool) -> "tuple[Trial, Candidate] | None":
         with self._lock:
@@ -173,7 +173,7 @@ class SearchLoop:
             waiting = [t.number for t in self.study.trials if t.state.name == "WAITING"]
             number = min(waiting, default=len(self.study.trials))
             self.study.sampler = sampler_for(self.sampler, self.seed, number, parallel=parallel)
-            with warnings.catch_warnings():  # of Optuna, on parts of it that may change
+            with warnings.catch_warnings():  # Optuna's, on experimental features
                 warnings.simplefilter("ignore")
                 trial = self.study.ask()
                 candidate = suggest(trial, self.space)
@@ -182,7 +182,7 @@ class SearchLoop:
 
     @property
     def finished(self) -> int:
-        """Trials that have ended, well or not."""
+        """The number of trials that have ended, complete or not."""
         return sum(trial.state.is_finished() for trial in self.study.get_trials(deepcopy=False))
 
     def _try(self, judge: Judges, trial: "Trial", candidate: Candidate) -> None:
@@ -190,22 +190,22 @@ class SearchLoop:
 
         begun = time.monotonic()
 
-        def go_on(epoch: int, accuracy: float) -> bool:
+        def should_continue(epoch: int, accuracy: float) -> bool:
             self.watcher.epoch(trial.number, epoch, candidate.training.epochs, accuracy)
             with self._lock, warnings.catch_warnings():
-                # A trial that was begun before a kill reports its epochs again.
+                # A trial that was started before a kill reports its epochs again.
                 warnings.simplefilter("ignore")
                 trial.report(accuracy, epoch)
                 return self._error is None and not trial.should_prune()
 
         note = ""
         try:
-            verdict = judge.judge(candidate, go_on)
-        except RunError as error:  # this candidate is too much; others may do
+            verdict = judge.judge(candidate, should_continue)
+        except RunError as error:  # this candidate failed, e.g. out of memory; others may not
             verdict, note = None, str(error)
         with self._lock:
             if self._error is not None:
-                return  # the trial stays open, and begins again when the study is resumed
+                return  # the trial stays open and starts again when the study is resumed
             state, value = TrialState.PRUNED, None
             if note:
                 state = TrialState.FAIL

@@ -1,4 +1,4 @@
-"""What is searched: every setting of a candidate is fixed, a choice, or an interval.
+"""The search space: every setting of a candidate is fixed, a choice, or an interval.
 
 A space is a table of dotted names. ``training.*`` are hyper-parameters, ``model.name`` is the kind
 of network, and ``convnet.*``, ``mlp.*``, ``resnet18.*`` are the settings that only this kind has.
@@ -13,7 +13,7 @@ from fedstill.config.nested import Table, as_table, convert
 from fedstill.config.registry import build_model, find_model
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.steps.training import Training
-from fedstill.tune.training import USUAL
+from fedstill.tune.training import DEFAULT_TRAINING
 
 Search = Literal["hyper", "architecture", "both"]
 SEARCHES: tuple[str, ...] = get_args(Search)
@@ -29,7 +29,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Interval:
-    """A number between two, both included; whole where both are. ``log``: by its logarithm."""
+    """A number from low to high, inclusive; an integer if both are. ``log``: logarithmic."""
 
     low: float | int
     high: float | int
@@ -89,7 +89,7 @@ def default_space(shape: tuple[int, ...]) -> Space:
         }
     side = min(shape[1:])
     space["convnet.depth"] = Interval(1, min(4, side.bit_length() - 1))
-    if side <= 8:  # its last stage has one pixel per channel: instance norm would leave nothing
+    if side <= 8:  # the last stage has one pixel per channel: instance norm would be 0
         space["resnet18.norm"] = Choice(("group",))
     return space
 
@@ -99,12 +99,12 @@ def narrowed(space: Space, search: str, model: Table) -> Space:
     if search not in SEARCHES:
         raise RequestError(f"--search: no search '{search}'{did_you_mean(search, SEARCHES)}")
     if search == "architecture":
-        usual = {f"training.{k}": Choice((v,)) for k, v in as_table(USUAL).items()}
-        return space | usual
+        fixed = {f"training.{k}": Choice((v,)) for k, v in as_table(DEFAULT_TRAINING).items()}
+        return space | fixed
     if search == "hyper":
-        own = {f"{model['name']}.{k}": Choice((v,)) for k, v in model.items() if k != "name"}
+        fixed = {f"{model['name']}.{k}": Choice((v,)) for k, v in model.items() if k != "name"}
         training = {k: v for k, v in space.items() if k.startswith("training.")}
-        return training | {"model.name": Choice((model["name"],))} | own
+        return training | {"model.name": Choice((model["name"],))} | fixed
     return space
 
 
@@ -139,7 +139,7 @@ def _dimension(name: str, value: Any) -> Dimension:
         interval = convert(dict(value), Interval, f"--space: {name}")
         if not interval.low < interval.high or (interval.log and interval.low <= 0):
             raise RequestError(
-                f"--space: {name}: from {interval.low} to {interval.high} is no interval"
+                f"--space: {name}: from {interval.low} to {interval.high} is not an interval"
                 + (" on a logarithmic scale" if interval.log else "")
             )
         return interval
@@ -150,12 +150,12 @@ def _dimension(name: str, value: Any) -> Dimension:
 
 
 def check(space: Space, shape: tuple[int, ...], classes: int) -> None:
-    """Refuse a space with a value that its setting cannot have, before anything is begun."""
+    """Refuse a space with a value that its setting cannot have, before anything starts."""
     for name, dimension in space.items():
         group, _, key = name.rpartition(".")
         values = _ends(dimension)
         for value in values if group == "training" else ():
-            convert({**as_table(USUAL), key: value}, Training, "training")
+            convert({**as_table(DEFAULT_TRAINING), key: value}, Training, "training")
         for value in values if group in kinds_of(space) else ():
             build_model(resolve_model({"name": group, key: value}), shape, classes)
     for kind in kinds_of(space):

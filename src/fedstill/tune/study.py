@@ -1,9 +1,9 @@
-"""The study on disk: Optuna's journal in one file, which survives a kill and can be gone on with.
+"""The study on disk: Optuna's journal in one file, which survives a kill and can be resumed.
 
-Only one process holds it at a time. A journal line that a kill cut short is dropped; a trial that
-was under way begins again under its own number and with its own settings. Every trial's sampler
-has a seed of its own, by number: a study that was interrupted draws what it would have drawn
-(unless the kill came in the milliseconds in which a trial's settings are drawn one by one).
+Only one process uses it at a time. A journal line that a kill truncated is dropped; a trial that
+was running starts again with the same number and settings. Every trial's sampler is seeded by the
+trial's number: an interrupted study draws what it would have drawn (unless the kill came in the
+milliseconds in which a trial's settings are drawn one by one).
 """
 
 import fcntl
@@ -34,7 +34,7 @@ _INSTALL = "pip install 'fedstill[tune]'"
 
 
 def load_optuna() -> Any:
-    """Optuna, quiet; or one line on how to install it."""
+    """Optuna with its logging off; refused with the command that installs it if missing."""
     try:
         import optuna
         import plotly  # noqa: F401  # for its figures
@@ -45,7 +45,7 @@ def load_optuna() -> Any:
 
 
 def _samplers() -> dict[str, Callable[[int, bool], "BaseSampler"]]:
-    """By name, from a seed and whether trials run side by side.
+    """By name, from a seed and whether trials run in parallel.
 
     Not CMA-ES: it keeps its state in the study as a pickle, and nothing is unpickled here.
     """
@@ -87,12 +87,12 @@ def sampler_for(name: str, seed: int, number: int, *, parallel: bool) -> "BaseSa
         raise RequestError(f"--sampler: no sampler '{name}'{did_you_mean(name, SAMPLERS)}")
     if name == "gp" and find_spec("scipy") is None:
         raise RequestError("--sampler gp needs scipy: pip install scipy")
-    own_seed = int(Rng(seed).at("tune", "sampler", number).numpy().integers(2**32))
-    return _samplers()[name](own_seed, parallel)
+    trial_seed = int(Rng(seed).at("tune", "sampler", number).numpy().integers(2**32))
+    return _samplers()[name](trial_seed, parallel)
 
 
 def pruner_for(name: str, epochs: int) -> "BasePruner":
-    """The pruner for trainings of at most so many epochs."""
+    """The pruner for trainings of at most ``epochs`` epochs."""
     if name not in PRUNERS:
         raise RequestError(f"--pruner: no pruner '{name}'{did_you_mean(name, PRUNERS)}")
     return _pruners()[name](epochs)
@@ -108,9 +108,9 @@ def set_digest(stored: StoredSet) -> str:
 
 @contextmanager
 def open_study(file: Path, experiment: Table, pruner: "BasePruner") -> Iterator["Study"]:
-    """The study in this file, ready to go on; a new one if there is none.
+    """The study in this file, ready to continue; a new one if there is none.
 
-    ``experiment`` is all that decides the trials' values: a study of another one is refused.
+    ``experiment`` is all that determines the trials' values: a study of another one is refused.
     """
     import optuna
     from optuna.storages import JournalStorage
@@ -118,7 +118,7 @@ def open_study(file: Path, experiment: Table, pruner: "BasePruner") -> Iterator[
     from optuna.trial import TrialState
 
     with _held(file):
-        _mend(file)
+        _repair(file)
         new = not file.stat().st_size
         try:
             backend = JournalFileBackend(str(file), JournalFileOpenLock(str(file)))
@@ -132,9 +132,9 @@ def open_study(file: Path, experiment: Table, pruner: "BasePruner") -> Iterator[
             before, trials = study.user_attrs.get(_EXPERIMENT), study.get_trials(deepcopy=False)
         except OSError:
             raise
-        except Exception as error:  # Optuna has no one error for files that it did not write
+        except Exception as error:  # Optuna has no single error for files that it did not write
             raise RequestError(
-                f"--study {file}: not a study of fedstill's: {type(error).__name__}: {error}"
+                f"--study {file}: not a fedstill study: {type(error).__name__}: {error}"
             ) from error
         if before is None and not trials:  # new, or killed just after it was made
             study.set_user_attr(_EXPERIMENT, experiment)
@@ -148,40 +148,40 @@ def open_study(file: Path, experiment: Table, pruner: "BasePruner") -> Iterator[
 
 def _refuse_other(file: Path, before: Any, now: Table) -> None:
     known = before if isinstance(before, dict) else {}
-    # Through JSON, as the one on disk came: tuples and lists are alike there.
+    # Through JSON, like the one on disk: tuples become lists.
     now = msgspec.json.decode(msgspec.json.encode(now))
     changed = [key for key in sorted(known.keys() | now.keys()) if known.get(key) != now.get(key)]
     if changed:
         raise RequestError(
-            f"--study {file}: it is of another experiment: {', '.join(changed)} "
-            f"{'differs' if len(changed) == 1 else 'differ'}; name another file"
+            f"--study {file}: it belongs to another experiment: {', '.join(changed)} "
+            f"{'differs' if len(changed) == 1 else 'differ'}; choose another file"
         )
 
 
 @contextmanager
 def _held(file: Path) -> Iterator[None]:
-    """No other process works on the study meanwhile."""
+    """Hold the lock that keeps other processes from using the study."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(file, os.O_CREAT | os.O_RDWR, 0o666)
     except OSError as error:
-        raise RequestError(f"--study {file}: {error.strerror}; name another file") from error
+        raise RequestError(f"--study {file}: {error.strerror}; choose another file") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise RequestError(f"--study {file}: another process is working on it") from error
+            raise RequestError(f"--study {file}: another process is using it") from error
         yield
     finally:
         os.close(handle)
 
 
-def _mend(file: Path) -> None:
-    """Take away what a kill left: Optuna's lock, and half a line at the end."""
+def _repair(file: Path) -> None:
+    """Remove what a kill left: Optuna's lock, and an incomplete last line."""
     with file.open("r+b") as journal:
         head = journal.read(len(_FIRST_BYTES))
-        if head != _FIRST_BYTES[: len(head)]:  # someone's file, which we must not touch
-            raise RequestError(f"--study {file}: not a study of fedstill's; name another file")
+        if head != _FIRST_BYTES[: len(head)]:  # not our file: leave it unchanged
+            raise RequestError(f"--study {file}: not a fedstill study; choose another file")
         size = end = journal.seek(0, os.SEEK_END)
         while end and not _ends_line(journal, end):
             end -= 1

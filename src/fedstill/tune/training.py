@@ -11,27 +11,29 @@ from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.training import Sgd, Training, initial_weights
 from fedstill.types import Params, Task
 
-# What a candidate gets where its training is not searched.
-USUAL = Training(learning_rate=0.02, momentum=0.9, batch_size=64, epochs=40, schedule="step")
+# A candidate's training where it is not searched.
+DEFAULT_TRAINING = Training(
+    learning_rate=0.02, momentum=0.9, batch_size=64, epochs=40, schedule="step"
+)
 
 
-def train(task: Task, own: SyntheticSet, training: Training, rng: Rng) -> Iterator[Params]:
-    """The weights of a newly initialised network after one epoch after another.
+def train(task: Task, synthetic: SyntheticSet, training: Training, rng: Rng) -> Iterator[Params]:
+    """The weights of a newly initialised network after each epoch.
 
-    What is yielded is overwritten by the next epoch.
+    The next epoch overwrites them.
     """
     weights = tracked(initial_weights(task, rng.at("init")))
     sgd = Sgd(weights, training.momentum)
-    steps = training.steps(len(own))
+    steps = training.steps(len(synthetic))
     step = 0
     for epoch in range(training.epochs):
-        order = torch.randperm(len(own), generator=rng.at("order", epoch).torch())
+        order = torch.randperm(len(synthetic), generator=rng.at("order", epoch).torch())
         changes = rng.at("augment", epoch).torch()
         for rows in order.split(training.batch_size):
-            rows = rows.to(own.images.device)
+            rows = rows.to(synthetic.images.device)
             augment = draw_augmentation(training.augment, changes, flip=training.flip)
-            images = augment(own.images[rows])
-            gradient, _ = batch_gradient(task, weights, images, own.labels[rows])
+            images = augment(synthetic.images[rows])
+            gradient, _ = batch_gradient(task, weights, images, synthetic.labels[rows])
             sgd.step(gradient, training.rate(step, steps))
             step += 1
         yield {name: weight.detach() for name, weight in weights.items()}

@@ -1,14 +1,13 @@
-"""A vote of the clients: how good is a candidate on the records that nobody else may see?
+"""A vote of the clients: a candidate's accuracy on the records that never leave them.
 
-One exchange, as in any round: the candidate's weights go down, two numbers come back. Every
-message passes the wire, is checked, and counts. A client's part has the form of a method's, so
-that the engines' client runs it: records, or the private door to them, are the engine's to
-hand out and not ours.
+One exchange, as in any round: the candidate's weights go down, two numbers come back. Every message
+passes the wire, is checked, and is counted. A client's part has the interface of a method's client
+side, so that the same client code runs it and gives it records, or private access to them.
 
-In a private run a vote is one access to a client's records more, counted in the run's own ledgers:
-a Poisson sample, 1 for every record that the candidate gets right, so a sum that one record moves
-by at most 1, and noise of sigma on it. The share is taken of the sample's expected size, which is
-public.
+In a private run a vote is one more access to a client's records, counted in the run's ledgers: a
+Poisson sample, with 1 for each record that the candidate classifies correctly, so that one record
+changes the sum by at most 1, and noise of sigma. The accuracy is relative to the expected size of
+the sample, which is public.
 """
 
 import math
@@ -34,7 +33,7 @@ from fedstill.steps.scores import score
 from fedstill.types import ClientContext, Params, Task
 from fedstill.wire import Schema, params_specs
 
-_NO_ROUND = 0  # as it stands in a ledger: a vote belongs to none
+_NO_ROUND = 0  # in a ledger: a vote belongs to no round
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Ballot:
 
 @dataclass(frozen=True)
 class Vote:
-    """Up: how many of the client's records the candidate gets right, and how many there are."""
+    """Up: how many of the client's records the candidate classifies correctly, and their number."""
 
     right: int
     count: int
@@ -55,7 +54,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class NoisyVote:
-    """The same through the private door: a noisy sum over a sample, and its expected size."""
+    """The private form: a noisy sum over a sample, and the sample's expected size."""
 
     right: float
     count: float
@@ -63,7 +62,7 @@ class NoisyVote:
 
 @dataclass(frozen=True)
 class Tally:
-    """The clients' votes together, and what they cost."""
+    """The sum of the clients' votes, and their cost in bytes."""
 
     right: float
     count: float
@@ -76,8 +75,8 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a client does when it is asked: the client's half of a method."""
+class VotingClient:
+    """The client's side of a vote, with the interface of a method's client side."""
 
     private: bool = False
 
@@ -124,12 +123,12 @@ class Voters:
 
     @property
     def digest(self) -> str:
-        """What decides their votes: the records and who holds which."""
+        """What determines their votes: the records and their partition."""
         return f"{self.built.dataset.fingerprint}:{self.built.partition.digest}"
 
     @property
     def left(self) -> float:
-        """How many more votes the privacy budget allows; no end of them without one."""
+        """How many more votes the privacy budget allows; unlimited without one."""
         plan, folder = self.built.plan, self.built.ledgers
         if plan is None or folder is None:
             return math.inf
@@ -137,28 +136,30 @@ class Voters:
 
     @property
     def epsilon(self) -> float | None:
-        """What the run and all votes so far have cost, where privacy is on."""
+        """What the run and all votes so far have spent, where privacy is on."""
         plan, folder = self.built.plan, self.built.ledgers
         if plan is None or folder is None:
             return None
         return plan.spent(max(plan.ledger(folder, c).count for c in self.built.candidates))
 
     def vote(self, table: Mapping[str, Any], task: Task, params: Params) -> Tally:
-        """Ask every client that may be asked."""
-        codecs, ask = self.built.experiment.wire, Ask(self.built.plan is not None)
+        """The votes of all clients that may be sampled."""
+        codecs, side = self.built.experiment.wire, VotingClient(self.built.plan is not None)
         ballot = Ballot(msgspec.json.encode(table).decode(), params)
-        down = wire.encode(ballot, ask.download(task), codecs.down)
+        down = wire.encode(ballot, side.download(task), codecs.down)
         rng = self.built.rng.at("vote")
-        runner = ClientRunner(ask, task, self.built.client_records, rng, codecs)
+        runner = ClientRunner(side, task, self.built.client_records, rng, codecs)
         right = count = 0.0
         up_bytes = down_bytes = 0
         for client in self.built.candidates:
             answer = runner.answer(Work(_NO_ROUND, client, down, None), lambda *_: None)
             if answer.error is not None:
                 raise RunError(f"vote: client {client}: {answer.error}")
-            vote = wire.decode(answer.message, ask.upload(task), codecs.up)
-            if not ask.private and vote.right > vote.count:
-                raise RunError(f"vote: client {client} has {vote.right} of {vote.count} right")
+            vote = wire.decode(answer.message, side.upload(task), codecs.up)
+            if not side.private and vote.right > vote.count:
+                raise RunError(
+                    f"vote: client {client} reports {vote.right} correct of {vote.count}"
+                )
             right, count = right + vote.right, count + vote.count
             up_bytes, down_bytes = up_bytes + len(answer.message), down_bytes + len(down)
         return Tally(right, count, up_bytes, down_bytes)
@@ -168,34 +169,34 @@ def voters_of(run: RunFolder | None, path: Path, stored: StoredSet) -> Voters:
     """The clients of the run that the set at ``path`` is from, with their records."""
     if run is None:
         raise RequestError(
-            f"--objective vote: {path} lies in no run folder, so there are no clients to ask; "
-            "take --objective holdout"
+            f"--objective vote: {path} is not in a run folder, so there are no clients to ask; "
+            "use --objective holdout"
         )
     partition = Partition.load(run.path / "partition.safetensors")
     built = build(run.read_config(), partition=partition)
     refuse_other_data(path, stored, built.dataset)
     if built.dataset.fingerprint != run.read_summary().data_sha256:
         raise RequestError(
-            f"--objective vote: the data are not those that the run in {run.path} had; bring them "
-            "back, or take --objective holdout"
+            f"--objective vote: the data are not those of the run in {run.path}; restore them, or "
+            "use --objective holdout"
         )
     return Voters(built.planned().with_ledgers(run.path / "ledger"))
 
 
 def refuse_parallel(voters: Voters, workers: int) -> None:
-    """Two processes could both see room for the last access: private votes have one."""
+    """Refuse private votes in parallel: two workers could both take the last access."""
     if voters.built.plan is not None and workers > 1:
         raise RequestError(
-            "--workers: private votes are counted one after another; take --workers 1"
+            "--workers: private votes are counted one after another; use --workers 1"
         )
 
 
 def refuse_overspending(voters: Voters, votes: int) -> None:
-    """Refuse a search whose votes might pass the privacy budget, before the first of them."""
+    """Refuse a search whose votes might exceed the privacy budget, before the first vote."""
     if votes > voters.left:
         raise RequestError(
             f"--objective vote: {votes} votes (trials times repeats), and the privacy budget of "
-            f"the run leaves {max(0, voters.left):g}; lower --trials, take --objective holdout, "
-            "which costs no privacy, or make the run with room to spare: privacy.epsilon above "
-            "what its rounds need at a privacy.sigma of your own"
+            f"the run leaves {max(0, voters.left):g}; lower --trials, use --objective holdout, "
+            "which costs no privacy, or leave room in the run's budget: set privacy.sigma, and "
+            "privacy.epsilon above what its rounds need"
         )

@@ -13,16 +13,16 @@ from fedstill.files import write_atomically
 from fedstill.runs.folder import RunFolder
 from fedstill.tune.space import Candidate
 
-# What the FedAvg family calls by the same name. The other settings of a training on a set (its
-# epochs, schedule and augmentation) have no counterpart in a federated run.
+# Settings that have the same name in the FedAvg family. The others (epochs, schedule and
+# augmentation on the set) have no counterpart in a federated run.
 _SHARED = ("learning_rate", "momentum", "batch_size")
-# Of the run that made the set, all but these is kept: the same clients, data and privacy.
-_OWN = ("method", "model", "rounds", "eval_every", "engine")
+# All other settings of the run that made the set are kept: the same clients, data and privacy.
+_REPLACED = ("method", "model", "rounds", "eval_every", "engine")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A trial that was trained to its end, and what it is worth."""
+    """A complete trial and its value."""
 
     trial: int
     value: float
@@ -32,34 +32,34 @@ class Judged:
 
 
 def best_of(judged: Sequence[Judged]) -> Judged:
-    """The best; of several alike the smallest network, which costs the fewest bytes to federate.
+    """The best; on a tie the smallest network, which costs the fewest bytes to federate.
 
-    A set has few images to hold out, so that ties are common.
+    A set has few images to hold out, so ties are common.
     """
     return max(judged, key=lambda one: (one.value, -one.weights, -one.trial))
 
 
 def winner_table(winner: Judged, tuned: bool, run: RunFolder | None) -> Table:
-    """The configuration: the network, the training if it was ``tuned``, and whose data they are."""
+    """The configuration: the network, the training if it was ``tuned``, and the run's data."""
     table: Table = {"method": {"name": "fedavg"}, "model": winner.candidate.model}
     if tuned:
         training = as_table(winner.candidate.training)
         table["method"] |= {name: training[name] for name in _SHARED}
     if run is not None:
         config = spelled_out(run.read_config())
-        table = {key: value for key, value in config.items() if key not in _OWN} | table
-    resolve(table)  # what we write must be what `run` takes
+        table = {key: value for key, value in config.items() if key not in _REPLACED} | table
+    resolve(table)  # `run` must accept it
     return table
 
 
-def write_winner(path: Path, winner: Judged, config: Table, about: str) -> None:
-    """Write the configuration, with what it cannot say as comments."""
+def write_winner(path: Path, winner: Judged, config: Table, title: str) -> None:
+    """Write the configuration, with what it has no settings for as comments."""
     training: dict[str, Any] = as_table(winner.candidate.training)
-    said = ", ".join(f"{name} = {value}" for name, value in training.items())
+    listed = ", ".join(f"{name} = {value}" for name, value in training.items())
     head = (
-        f"# The best of a search on {about}.\n"
+        f"# The best of a search on {title}.\n"
         f"# Trial {winner.trial}: {winner.value:.4f}; on held-out images {winner.held_out:.4f}.\n"
-        f"# Trained on the set with {said}.\n"
+        f"# Trained on the set with {listed}.\n"
         f"# fedstill run --config {path.name} fedavg\n\n"
     )
     write_atomically(path, (head + tomli_w.dumps(config)).encode())

@@ -34,7 +34,7 @@ def main() -> None:
     parent = Parent()
     torch.set_num_threads(1)
 
-    def go_on(epoch: int, accuracy: float) -> bool:
+    def should_continue(epoch: int, accuracy: float) -> bool:
         parent.send({"epoch": epoch, "accuracy": accuracy})
         return bool(parent.receive()[0]["go_on"])
 
@@ -43,12 +43,12 @@ def main() -> None:
         try:
             candidate = convert(parent.receive()[0]["candidate"], Candidate, "candidate")
             judge = judge or judge_from(parent.header)
-            verdict = judge.judge(candidate, go_on)
+            verdict = judge.judge(candidate, should_continue)
         except EOFError:
             return
         except RequestError as error:
             parent.send({"refused": str(error)})
-        except Exception as error:  # the parent says it to the user
+        except Exception as error:  # the parent reports it to the user
             parent.send({"failed": f"{type(error).__name__}: {error}"})
         else:
             parent.send({"verdict": verdict and vars(verdict)})

@@ -1,4 +1,4 @@
-"""Messages as bytes: what they must look like, and how they travel."""
+"""Messages as bytes: schemas and codecs."""
 
 from fedstill.wire.codecs import CODECS, find_codec
 from fedstill.wire.messages import decode, encode

@@ -2,7 +2,7 @@
 
 ``float32`` is exact, ``float16`` rounds, ``uint8`` stores each tensor as 256 steps between its
 smallest and largest value. Each of them may be followed by ``+zstd``. Labels and counts are not
-floating-point numbers: they travel as they are.
+floating-point numbers: they are sent unchanged.
 """
 
 import io
@@ -19,15 +19,15 @@ from fedstill.errors import RequestError, WireError, did_you_mean
 
 
 class Codec(ABC):
-    """One way to write floating-point tensors.
+    """One encoding of floating-point tensors.
 
-    ``encode`` gives what travels and, if decoding needs it, some numbers for the header.
+    ``encode`` returns the tensor to send and, if decoding needs them, numbers for the header.
     """
 
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """The type of what travels."""
+        """The type of the encoded tensor."""
 
     @property
     def itemsize(self) -> int:
@@ -36,18 +36,18 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, name: str, value: Tensor) -> tuple[Tensor, tuple[float, ...] | None]:
-        """The tensor as it travels, and its numbers for the header."""
+        """The tensor to send, and its numbers for the header."""
 
     @abstractmethod
     def decode(self, name: str, value: Tensor, header: Any, dtype: torch.dtype) -> Tensor:
         """The tensor that was encoded; ``header`` is whatever a peer wrote there, or ``None``."""
 
     def pack(self, data: bytes) -> bytes:
-        """The whole message, as it travels."""
+        """The bytes of the whole message."""
         return data
 
     def unpack(self, data: bytes, limit: int) -> bytes:
-        """What was packed, refused where it is more than ``limit`` bytes."""
+        """The bytes that were packed, refused if there are more than ``limit``."""
         return data
 
 
@@ -119,7 +119,7 @@ class Zstd(Codec):
         return zstandard.ZstdCompressor().compress(self.inner.pack(data))
 
     def unpack(self, data: bytes, limit: int) -> bytes:
-        """At most ``limit`` bytes, whatever size the frame claims: a decompression bomb."""
+        """At most ``limit`` bytes, whatever the frame claims: it may be a decompression bomb."""
         try:
             source = io.BytesIO(data)
             decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)

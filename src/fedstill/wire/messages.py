@@ -1,4 +1,4 @@
-"""Messages as bytes, checked at the door and counted to the byte.
+"""Messages as bytes, checked by both sides and counted to the byte.
 
 Every message, on every engine, passes through ``encode`` and ``decode``. A method declares what
 its messages look like (a ``Schema``); whatever differs from that is refused before a single
@@ -18,7 +18,7 @@ from fedstill.wire.schema import M, Schema, TensorSpec
 
 
 def encode(message: Any, schema: Schema[Any], codec: str = "float32") -> bytes:
-    """The message's bytes. What its own method did not declare is refused here already."""
+    """The message's bytes. A message that differs from its declaration is refused here already."""
     schema.check(message)
     writer = find_codec(codec)
     tensors, skeleton = tree.flatten(message)
@@ -71,6 +71,6 @@ def decode(
 
 def _restore(name: str, value: Tensor, spec: TensorSpec, reader: Codec, header: Any) -> Tensor:
     if value.dtype != reader.dtype:
-        wanted = short_name(reader.dtype)
-        raise WireError(f"'{name}' came as {short_name(value.dtype)}, the codec is {wanted}")
+        expected = short_name(reader.dtype)
+        raise WireError(f"'{name}' came as {short_name(value.dtype)}, the codec is {expected}")
     return reader.decode(name, value, header, spec.dtype)

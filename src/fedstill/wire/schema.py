@@ -81,8 +81,8 @@ class Schema(Generic[M]):
         name = self.type.__name__
         if set(tensors) != set(self.tensors):
             odd = sorted(set(tensors) ^ set(self.tensors))[0]
-            word = "is missing" if odd in self.tensors else "was not declared"
-            raise WireError(f"{name}: tensor '{odd}' {word}")
+            problem = "is missing" if odd in self.tensors else "was not declared"
+            raise WireError(f"{name}: tensor '{odd}' {problem}")
         for key, value in tensors.items():
             complaint = self.tensors[key].complaint(value)
             if complaint:

@@ -1,4 +1,4 @@
-"""The ClientApp: one for every method. A message says what to do, the node how and with what."""
+"""The ClientApp: one for every method. A message brings the work, the node has the data."""
 
 import dataclasses
 import os
@@ -42,14 +42,14 @@ def work(message: Message, context: Context) -> Message:
         answer = node.answer(task, lambda _step, _steps: None)
     except FedstillError as error:
         answer = Answer(task.client, error=str(error))
-    except Exception as error:  # Flower would send its words to the server
+    except Exception as error:  # Flower would send its message to the server
         reason = f"{type(error).__name__}: {error}"
         answer = Answer(task.client, error=reason, traceback=traceback.format_exc())
-    return Message(write_answer(_discreet(answer)), reply_to=message)
+    return Message(write_answer(_without_details(answer)), reply_to=message)
 
 
-def _discreet(answer: Answer) -> Answer:
-    """An unforeseen error's words may hold records: on a real node they go to its own log only."""
+def _without_details(answer: Answer) -> Answer:
+    """The text of an unexpected error may hold records: a real node writes it to its log only."""
     if answer.traceback is None or SIMULATION in os.environ:
         return answer
     print(answer.traceback, file=sys.stderr)

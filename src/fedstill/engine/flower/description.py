@@ -1,6 +1,6 @@
-"""What a node learns about the experiment: public knowledge that the server and all nodes share.
+"""What a node learns about the experiment: public facts that the server and all nodes share.
 
-Nodes build the task from it, and refuse it where their own data do not fit.
+Nodes build the task from it, and refuse it if their data do not fit.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Description:
 
     @property
     def text(self) -> str:
-        """As it travels."""
+        """As JSON, to be sent."""
         return msgspec.json.encode(self).decode()
 
 

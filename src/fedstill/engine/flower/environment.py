@@ -1,6 +1,6 @@
-"""The environment of Flower's programs as we start them: nothing calls home, nothing is installed.
+"""The environment of Flower's programs: no telemetry, no update check, nothing is installed.
 
-By default Flower sends usage events, looks for updates, and a SuperLink installs an app's
+By default Flower sends usage events, checks for updates, and a SuperLink installs an app's
 dependencies while it runs; Ray sends usage statistics.
 """
 
@@ -18,16 +18,16 @@ QUIET: Mapping[str, str] = {
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """Ours, with Flower's own programs first on the path and its files below ``home``."""
-    beside = str(Path(sys.executable).parent)
+    """Our environment with Flower's programs first on the path and its files below ``home``."""
+    programs = str(Path(sys.executable).parent)
     return {
         **os.environ,
         **QUIET,
-        "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),
+        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
         "FLWR_HOME": str(home),
     }
 
 
 def command(name: str) -> str:
-    """One of Flower's programs, from the environment that runs us."""
+    """The path of one of Flower's programs in this environment."""
     return str(Path(sys.executable).parent / name)

@@ -1,7 +1,7 @@
 """The engine on Flower's grid: finds out which node is which client, sends work, polls answers.
 
-Nodes come and go. Whoever is there is asked at once; who is missing is waited for as long as the
-settings say, and then named among the failed with the reason. Nothing here looks into a message.
+Nodes come and go. Connected nodes get their work at once; missing ones are waited for until the
+timeout in the settings, and are then reported as failed with the reason. No message is opened here.
 """
 
 import time
@@ -16,15 +16,15 @@ from fedstill.engine.base import Answer, Engine, Progress, Work
 from fedstill.engine.flower.records import (
     read_answer,
     read_introduction,
-    write_question,
+    write_query,
     write_work,
 )
 from fedstill.errors import WireError
 
-_POLL = (0.02, 0.2)  # seconds between two looks: soon at first, then calmly
-_LOOK_FOR_NODES = 1.0
-_GRACE = 60.0  # seconds a message outlives its round: our limit is to be the first to strike
-_REASONS = {  # Flower's error codes in our words
+_POLL = (0.02, 0.2)  # seconds between two polls: the shortest and the longest
+_LOOK_FOR_NODES = 1.0  # seconds between two looks for new nodes
+_GRACE = 60.0  # seconds a message outlives its round, so that our timeout comes first
+_REASONS = {  # Flower's error codes as text
     2: "its app raised an error",
     5: "the node is gone",
     8: "its process died",
@@ -32,7 +32,7 @@ _REASONS = {  # Flower's error codes in our words
 
 
 class GridEngine(Engine):
-    """Carries work to nodes. ``text`` describes the experiment to them."""
+    """Sends work to nodes. ``text`` describes the experiment to them."""
 
     keeps_ledgers = True
 
@@ -41,15 +41,15 @@ class GridEngine(Engine):
         self._experiment = experiment
         self._text = text
         self._nodes: dict[int, int] = {}  # client -> node
-        self._questions: dict[str, int] = {}  # message -> node that was asked who it is
-        self._met: set[int] = set()
-        self._turned_away: dict[int, str] = {}  # node -> reason
+        self._queries: dict[str, int] = {}  # message -> node that was asked which client it is
+        self._queried: set[int] = set()
+        self._rejected: dict[int, str] = {}  # node -> reason
         self._present: set[int] = set()
         self._looked = float("-inf")
         self._first = True
 
     def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
-        """Send to all nodes that are there or come in time; answers as they arrive."""
+        """Send to all nodes that are connected or connect in time; answers as they arrive."""
         settings = self._experiment.engine
         begun = time.monotonic()
         limit = settings.round_timeout
@@ -57,7 +57,7 @@ class GridEngine(Engine):
         pending: dict[str, int] = {}
         good, pause = 0, _POLL[0]
         while waiting or pending:
-            self._meet_newcomers()
+            self._query_new_nodes()
             pending |= self._send(waiting, limit and limit - (time.monotonic() - begun) + _GRACE)
             answers = list(self._answers(pending))
             for answer in answers:
@@ -67,12 +67,12 @@ class GridEngine(Engine):
             enough = not self._first and not pending and good >= self._needed(works)
             if waiting and (enough or elapsed > settings.join_timeout):
                 for client in sorted(waiting):
-                    yield Answer(client, error=self._absence(client), asked=False)
+                    yield Answer(client, error=self._missing(client), asked=False)
                 waiting.clear()
             if limit is not None and elapsed > limit:
                 for client in sorted({*pending.values(), *waiting}):
                     asked = client not in waiting
-                    error = f"no answer within {limit:g} s" if asked else self._absence(client)
+                    error = f"no answer within {limit:g} s" if asked else self._missing(client)
                     yield Answer(client, error=error, asked=asked)
                 break
             pause = _POLL[0] if answers else min(_POLL[1], pause * 1.5)
@@ -83,9 +83,9 @@ class GridEngine(Engine):
         return self._experiment.needed(len(works))
 
     def _send(self, waiting: dict[int, Work], ttl: float | None) -> dict[str, int]:
-        """Hand their work to the clients that are here; the message's number -> client.
+        """Send their work to the clients that are connected; message id -> client.
 
-        One message after another: all of them in one call may be more than the server takes.
+        One message at a time: all of them in one call may exceed the server's size limit.
         """
         sent: dict[str, int] = {}
         for client in [c for c in waiting if self._nodes.get(c) in self._present]:
@@ -95,7 +95,7 @@ class GridEngine(Engine):
                 self._nodes[client],
                 MessageType.TRAIN,
                 group_id=str(work.round),
-                # What nobody waits for any more shall not lie about on the server.
+                # The server can then drop messages that nobody waits for any more.
                 ttl=None if ttl is None else max(1.0, ttl),
             )
             if number := self._push(message):
@@ -104,7 +104,7 @@ class GridEngine(Engine):
         return sent
 
     def _push(self, message: Message) -> str | None:
-        """The message's number, or None where the node has just gone: Flower does not take it."""
+        """The message's id, or None if the node has just disconnected and Flower refuses it."""
         numbers = list(self._grid.push_messages([message]))
         if numbers and numbers[0]:
             return str(numbers[0])
@@ -112,7 +112,7 @@ class GridEngine(Engine):
         return None
 
     def _answers(self, pending: dict[str, int]) -> Iterator[Answer]:
-        """What has arrived; error replies may come from elsewhere, but they know the question."""
+        """The answers that have arrived, found by the message that they reply to."""
         if not pending:
             return
         for reply in self._grid.pull_messages(list(pending)):
@@ -124,53 +124,54 @@ class GridEngine(Engine):
             else:
                 yield read_answer(reply.content, client)
 
-    def _meet_newcomers(self) -> None:
-        """Ask every node that has not been asked which client it is."""
+    def _query_new_nodes(self) -> None:
+        """Ask every new node which client it is, and register those that have replied."""
         if time.monotonic() - self._looked > _LOOK_FOR_NODES:
             self._looked = time.monotonic()
             self._present = set(self._grid.get_node_ids())
-            for node in sorted(self._present - self._met):
-                self._met.add(node)
-                question = Message(write_question(self._text), node, MessageType.QUERY)
-                if number := self._push(question):
-                    self._questions[number] = node
-            # A node that was gone is asked again when it comes back: it may be another one now.
-            self._met &= self._present
-        if not self._questions:
+            for node in sorted(self._present - self._queried):
+                self._queried.add(node)
+                query = Message(write_query(self._text), node, MessageType.QUERY)
+                if number := self._push(query):
+                    self._queries[number] = node
+            # A node that was gone is asked again when it is back: it may be another client now.
+            self._queried &= self._present
+        if not self._queries:
             return
-        for reply in self._grid.pull_messages(list(self._questions)):
-            self._welcome(self._questions.pop(reply.metadata.reply_to_message_id), reply)
+        for reply in self._grid.pull_messages(list(self._queries)):
+            self._register(self._queries.pop(reply.metadata.reply_to_message_id), reply)
 
-    def _welcome(self, node: int, reply: Message) -> None:
-        self._turned_away.pop(node, None)
+    def _register(self, node: int, reply: Message) -> None:
+        """Take the node as the client that it says it is, or note why it cannot take part."""
+        self._rejected.pop(node, None)
         try:
             if reply.has_error():
                 raise WireError(_reason(reply))
             introduction = read_introduction(reply.content)
             if introduction.error is not None:
                 raise WireError(introduction.error)
-            self._appoint(introduction.client, node)
+            self._assign(introduction.client, node)
         except WireError as error:
-            self._turned_away[node] = str(error)
+            self._rejected[node] = str(error)
 
-    def _appoint(self, client: int, node: int) -> None:
-        """From now on this node is the client. A node that restarts may come as another one,
-        and the old one is thought alive for a minute: so the newest counts."""
+    def _assign(self, client: int, node: int) -> None:
+        """Assign the client to this node. A node that restarts may have a new id while Flower
+        takes the old one for alive for a minute: so the newest node counts."""
         other = self._nodes.get(client)
         if other in self._present and other != node:
-            self._turned_away[other] = f"node {node} is client {client} now"
+            self._rejected[other] = f"node {node} is client {client} now"
             warnings.warn(
-                f"client {client}: node {node} takes the place of node {other}; if both are "
-                "running, give each a partition-id of its own",
+                f"client {client}: node {node} replaces node {other}; if both are running, give "
+                "each its own partition-id",
                 stacklevel=2,
             )
         self._nodes[client] = node
 
-    def _absence(self, client: int) -> str:
-        """Why a client's node is not here, as far as is known."""
+    def _missing(self, client: int) -> str:
+        """Why no connected node is this client, as far as is known."""
         reasons = "; ".join(
-            f"node {node} was turned away: {reason}"
-            for node, reason in sorted(self._turned_away.items())
+            f"node {node} was rejected: {reason}"
+            for node, reason in sorted(self._rejected.items())
             if node in self._present
         )
         return "its node is not connected" + (f" ({reasons})" if reasons else "")
@@ -178,6 +179,6 @@ class GridEngine(Engine):
 
 def _reason(reply: Message) -> str:
     error = reply.error
-    words = _REASONS.get(error.code, f"Flower's error {error.code}")
+    text = _REASONS.get(error.code, f"Flower's error {error.code}")
     detail = " ".join((error.reason or "").split())[:300]
-    return f"{words}: {detail}" if detail else words
+    return f"{text}: {detail}" if detail else text

@@ -1,4 +1,4 @@
-"""The node's side: which client it is, where its records are, and what it keeps to itself.
+"""The node's side: which client it is, where its records are, and what never leaves it.
 
 A node's configuration decides all of that, never a message from the server:
 
@@ -7,17 +7,16 @@ A node's configuration decides all of that, never a message from the server:
     data-dir = "/srv/datasets"       where the experiment's data are on this machine
     folder = "/var/lib/fedstill"     where the node keeps what must survive: its client's state
     device = "cuda"                  where it computes, if not where the experiment says
-    epsilon = 3.0                    its own privacy budget, for all it will ever answer
+    epsilon = 3.0                    its own privacy budget, for all answers together
     delta = 1e-5                     of that budget
-    classes = "declared"             with a budget: which classes it holds may be known
+    classes = "declared"             with a budget: it may reveal which classes it holds
 
-A client's state never leaves its node. The server is given the state's SHA-256 and hands it back
-with the next work, so that a run that is resumed, or a reply that was refused, finds the state
-that belongs to it.
+A client's state never leaves its node. The server gets the state's SHA-256 and sends it back with
+the next work, so that a resumed run, or a refused reply, finds the state that belongs to it.
 
-With privacy on, the ledger of what was taken from the records is the node's too. It is the
-client's and not the experiment's: whoever asks, and however often the server begins anew, the
-accesses add up, and none is made beyond the smaller of the experiment's budget and the node's own.
+With privacy on, the node also keeps the ledger of accesses to its records. The ledger belongs to
+the client, not to the experiment: whoever asks, and however often the server starts again, accesses
+add up, and none is made beyond the smaller of the experiment's budget and the node's own.
 """
 
 import dataclasses
@@ -48,8 +47,8 @@ from fedstill.version import VERSION
 
 NodeConfig = Mapping[str, Any]
 
-# Set by whoever starts a simulation: a folder with the experiments that run in it. A node of a
-# deployment has no such variable, and no message can make it read files.
+# Set by the process that starts a simulation: a folder with its experiments. A node of a deployment
+# has no such variable, and no message can make it read files.
 SIMULATION = "FEDSTILL_SIMULATION"
 RELAY_SOCKET = "relay"  # in that folder
 KEY_BYTES = 32  # of what the server keeps instead of a state
@@ -57,10 +56,10 @@ KEY_BYTES = 32  # of what the server keeps instead of a state
 
 @dataclass(frozen=True)
 class Node:
-    """One client in its own place.
+    """One client on its node.
 
-    ``folder`` is the client's own, for what outlives an experiment too: a privacy ledger, kept by
-    ``built.runner``, belongs there. ``experiment`` names the experiment's folder in it.
+    ``folder`` is the client's and outlives an experiment: the privacy ledger that ``built.runner``
+    keeps is there. ``experiment`` names the experiment's folder in it.
     """
 
     client: int
@@ -85,20 +84,20 @@ class Node:
 
 
 class States:
-    """A client's states by their SHA-256: the one the server counts on, and the newest."""
+    """A client's states by their SHA-256: the one the server refers to, and the newest."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def read(self, key: bytes) -> bytes:
-        """The state that the server was given this key for."""
-        with_name = self._path(key)
+        """The state that has this key."""
+        path = self._path(key)
         try:
-            state = with_name.read_bytes()
+            state = path.read_bytes()
         except OSError:
-            raise RunError(f"this node has no state {with_name.stem[:12]} of its client") from None
+            raise RunError(f"this node has no state {path.stem[:12]} of its client") from None
         if _digest(state) != key:
-            raise RunError(f"{with_name}: the client's state is damaged")
+            raise RunError(f"{path}: the client's state is damaged")
         return state
 
     def keep(self, state: bytes, before: bytes | None) -> bytes:
@@ -136,10 +135,10 @@ def _node_for(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     else:
         built = _deployed(description, client, config)
         folder = Path(config.get("folder") or _default_folder()).expanduser()
-    own = folder / f"client-{client:05d}"
+    kept = folder / f"client-{client:05d}"
     if not simulation:
-        built = _within_budget(built, config, own / "ledger")
-    return Node(client, built, own, description.experiment_sha256[:16])
+        built = _within_budget(built, config, kept / "ledger")
+    return Node(client, built, kept, description.experiment_sha256[:16])
 
 
 def _within_budget(built: BuiltExperiment, config: NodeConfig, ledgers: Path) -> BuiltExperiment:
@@ -150,7 +149,7 @@ def _within_budget(built: BuiltExperiment, config: NodeConfig, ledgers: Path) ->
         if epsilon is not None:
             raise RequestError(
                 f"this node has a privacy budget (epsilon = {epsilon:g}) and the experiment has no "
-                "[privacy]: its records are not given"
+                "[privacy]: it gives no access to its records"
             )
         return built
     if epsilon is not None:
@@ -183,27 +182,27 @@ def _deployed(description: Description, client: int, config: NodeConfig) -> Buil
     if directory := config.get("data-dir"):
         table = merged(table, {"data": {"dir": directory}})
     experiment, method = resolve_with_method(table)
-    if own := config.get("data"):
-        dataset = own_data(description, Path(str(own)), experiment.data)
+    if path := config.get("data"):
+        dataset = node_dataset(description, Path(str(path)), experiment.data)
         owner = torch.full((len(dataset.train),), client, dtype=torch.int32)
         return assemble(experiment, method, dataset, Partition(owner, description.clients))
     if experiment.partition == "nodes":
         raise RequestError("the node's configuration has no data: where are its records?")
-    if experiment.data.name not in SOURCES:  # a path of the server's means nothing here
+    if experiment.data.name not in SOURCES:  # a path on the server means nothing here
         raise RequestError(
             f"the experiment's data, '{experiment.data.name}', have no public name; "
-            "give this node data of its own"
+            "give this node its own data"
         )
     built = build_resolved(experiment, method)
     if built.dataset.fingerprint != description.data_sha256:
-        raise RequestError(f"this node's copy of '{built.dataset.name}' is not the server's")
+        raise RequestError(f"this node's copy of '{built.dataset.name}' differs from the server's")
     if built.partition.digest != description.partition_sha256:
-        raise RequestError("this node partitions the records in another way than the server")
+        raise RequestError("this node partitions the records differently from the server")
     return built
 
 
 def _complaint(settings: PrivacySettings, delta: float, classes_known: bool) -> str | None:
-    """What in the experiment's [privacy] is not for its server alone to decide."""
+    """What in the experiment's [privacy] a node with a budget does not accept."""
     if settings.delta > delta:
         return f"privacy.delta is {settings.delta:g}, larger than this node's {delta:g}"
     if settings.reproducible:
@@ -213,7 +212,7 @@ def _complaint(settings: PrivacySettings, delta: float, classes_known: bool) -> 
     return None
 
 
-def own_data(description: Description, path: Path, settings: Any) -> Dataset:
+def node_dataset(description: Description, path: Path, settings: Any) -> Dataset:
     """The node's own records as a data set that fits the task."""
     split = load_node_data(path, settings, description.shape, description.class_names)
     return Dataset(

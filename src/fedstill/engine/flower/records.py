@@ -1,8 +1,8 @@
 """Work and answers as Flower records: the bytes of ``engine/base.py``, as they are.
 
-Flower sends every part of a record by a request of its own, and that costs almost a kilobyte each.
-So a message goes into one ``ConfigRecord`` with the few words around it; only a large one goes into
-an ``Array``, because arrays are sent in pieces of 5 MB and everything else in one.
+Flower sends every part of a record in a separate request, which costs almost a kilobyte each. So a
+message goes into one ``ConfigRecord`` together with its few other fields; only a large one goes
+into an ``Array``, because arrays are sent in pieces of 5 MB and everything else in one.
 """
 
 import zlib
@@ -16,11 +16,11 @@ from fedstill.engine.base import Answer, Work, decode_answer, decode_work, encod
 from fedstill.engine.flower.node import KEY_BYTES
 from fedstill.errors import WireError
 
-_WORDS, _BYTES, _BODY = "fedstill", "bytes", "body"
+_FIELDS, _BYTES, _BODY = "fedstill", "bytes", "body"
 _STYPE = "fedstill.wire"
 _LARGE = 4 * 2**20
-_MOST_TEXT = 2**20  # letters of an experiment's description
-_MOST_WORDS = 2000  # letters of an error: whatever a node sends, logs stay readable
+_MOST_DESCRIPTION = 2**20  # characters of an experiment's description
+_MOST_ERROR = 2000  # characters of an error: whatever a node sends, logs stay readable
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class Introduction:
     error: str | None = None
 
 
-def write_question(experiment: str) -> RecordDict:
-    """Who are you, and do your data fit this experiment?"""
-    return RecordDict({_WORDS: ConfigRecord({"experiment": _packed(experiment)})})
+def write_query(experiment: str) -> RecordDict:
+    """A query: which client is this node, and do its data fit this experiment?"""
+    return RecordDict({_FIELDS: ConfigRecord({"experiment": _packed(experiment)})})
 
 
 def write_introduction(introduction: Introduction) -> RecordDict:
-    """The node's answer to that."""
-    words = {"client": introduction.client, "error": introduction.error or ""}
-    return RecordDict({_WORDS: ConfigRecord(words)})
+    """The node's answer to the query."""
+    fields = {"client": introduction.client, "error": introduction.error or ""}
+    return RecordDict({_FIELDS: ConfigRecord(fields)})
 
 
 def read_introduction(records: RecordDict) -> Introduction:
-    """Who a node says it is; whatever it sent, nothing but a ``WireError`` comes of it."""
-    words = _words(records)
-    return Introduction(_number(words, "client"), _text(words, "error")[:_MOST_WORDS] or None)
+    """Which client a node says it is; anything malformed is a ``WireError``."""
+    fields = _fields(records)
+    return Introduction(_number(fields, "client"), _text(fields, "error")[:_MOST_ERROR] or None)
 
 
 def write_work(work: Work, experiment: str) -> RecordDict:
@@ -55,9 +55,9 @@ def write_work(work: Work, experiment: str) -> RecordDict:
 
 def read_experiment(records: RecordDict) -> str:
     """The description that comes with every message down."""
-    packed = _bytes(_words(records), "experiment")
+    packed = _bytes(_fields(records), "experiment")
     try:
-        return zlib.decompressobj().decompress(packed, _MOST_TEXT).decode()
+        return zlib.decompressobj().decompress(packed, _MOST_DESCRIPTION).decode()
     except (zlib.error, UnicodeDecodeError) as error:
         raise WireError("the description of the experiment cannot be read") from error
 
@@ -68,75 +68,75 @@ def read_work(records: RecordDict) -> Work:
 
 
 def write_answer(answer: Answer) -> RecordDict:
-    """What came of it."""
+    """The client's answer."""
     return _with_body({}, encode(answer))
 
 
 def read_answer(records: RecordDict, client: int) -> Answer:
-    """The answer of this client. Records that are not as agreed are a refused answer."""
+    """The answer of this client. Malformed records give a refused answer."""
     try:
         answer = decode_answer(_body(records))
         if answer.client != client:
-            raise WireError("it speaks for another client")
+            raise WireError("it answers for another client")
         if answer.state is not None and len(answer.state) != KEY_BYTES:  # it is checkpointed
             raise WireError(f"its state's key has {len(answer.state)} bytes, not {KEY_BYTES}")
     except WireError as error:
         return Answer(client, error=f"refused: {error}")
     return replace(
         answer,
-        error=None if answer.error is None else answer.error[:_MOST_WORDS],
-        traceback=None if answer.traceback is None else answer.traceback[: 10 * _MOST_WORDS],
+        error=None if answer.error is None else answer.error[:_MOST_ERROR],
+        traceback=None if answer.traceback is None else answer.traceback[: 10 * _MOST_ERROR],
         asked=True,
     )
 
 
 def _packed(text: str) -> bytes:
-    """It goes with every message down, and is half as long like this."""
+    """Compressed to half its length, because it is part of every message down."""
     return zlib.compress(text.encode(), 9)
 
 
-def _with_body(words: dict[str, Any], data: bytes) -> RecordDict:
+def _with_body(fields: dict[str, Any], data: bytes) -> RecordDict:
     if len(data) <= _LARGE:
-        return RecordDict({_WORDS: ConfigRecord({**words, _BODY: data})})
+        return RecordDict({_FIELDS: ConfigRecord({**fields, _BODY: data})})
     array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
     arrays = ArrayRecord(OrderedDict({_BODY: array}))
-    return RecordDict({_WORDS: ConfigRecord(words), _BYTES: arrays})
+    return RecordDict({_FIELDS: ConfigRecord(fields), _BYTES: arrays})
 
 
 def _body(records: RecordDict) -> bytes:
-    words = _words(records)
-    if _BODY in words:
-        return _bytes(words, _BODY)
+    fields = _fields(records)
+    if _BODY in fields:
+        return _bytes(fields, _BODY)
     record = records.get(_BYTES)
     array = record.get(_BODY) if isinstance(record, ArrayRecord) else None
     if not isinstance(array, Array) or array.stype != _STYPE:
-        raise WireError("the records hold no message of ours")
+        raise WireError("the records hold no fedstill message")
     return bytes(array.data)
 
 
-def _words(records: RecordDict) -> ConfigRecord:
-    words = records.get(_WORDS)
-    if not isinstance(words, ConfigRecord):
-        raise WireError("the records are not ours")
-    return words
+def _fields(records: RecordDict) -> ConfigRecord:
+    fields = records.get(_FIELDS)
+    if not isinstance(fields, ConfigRecord):
+        raise WireError("the records are not fedstill's")
+    return fields
 
 
-def _number(words: ConfigRecord, key: str) -> int:
-    value = words.get(key)
+def _number(fields: ConfigRecord, key: str) -> int:
+    value = fields.get(key)
     if type(value) is not int:
         raise WireError(f"'{key}' is not a number")
     return value
 
 
-def _text(words: ConfigRecord, key: str) -> str:
-    value = words.get(key)
+def _text(fields: ConfigRecord, key: str) -> str:
+    value = fields.get(key)
     if not isinstance(value, str):
         raise WireError(f"'{key}' is not text")
     return value
 
 
-def _bytes(words: ConfigRecord, key: str) -> bytes:
-    value = words.get(key)
+def _bytes(fields: ConfigRecord, key: str) -> bytes:
+    value = fields.get(key)
     if not isinstance(value, bytes):
         raise WireError(f"'{key}' is not bytes")
     return value

@@ -1,7 +1,7 @@
 """The ServerApp of a simulation: takes work from the process that runs the federation.
 
-That process holds the rounds, as with every engine; it listens on a socket in its own folder, and
-this passes frames between the socket and the grid until the socket is closed.
+That process runs the rounds, as with every engine, and listens on a socket in its folder. The relay
+passes frames between the socket and the grid until the socket is closed.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from fedstill.engine.processes import read_frame, write_frame
 app = ServerApp()
 
 
-def _patient(description: Description) -> Experiment:
-    """The experiment; simulated nodes are all there, however long they take to say so."""
+def _without_join_timeout(description: Description) -> Experiment:
+    """The experiment; simulated nodes always join, however long they take."""
     experiment = resolve(description.config)
     engine = dataclasses.replace(experiment.engine, join_timeout=math.inf)
     return dataclasses.replace(experiment, engine=engine)
@@ -33,7 +33,7 @@ def _patient(description: Description) -> Experiment:
 
 @app.main()
 def relay(grid: Grid, context: Context) -> None:
-    """Serve until the other side has gone."""
+    """Serve until the other side closes the socket."""
     folder = Path(os.environ[SIMULATION])
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(str(folder / RELAY_SOCKET))
@@ -46,7 +46,8 @@ def relay(grid: Grid, context: Context) -> None:
                 return
             text = header["experiment"]
             if text not in engines:
-                engines[text] = GridEngine(grid, _patient(read_description(text)), text)
+                experiment = _without_join_timeout(read_description(text))
+                engines[text] = GridEngine(grid, experiment, text)
             works = [decode_work(part) for part in parts]
             for answer in engines[text].exchange(works, lambda _client, _step, _steps: None):
                 write_frame(stream, {}, [encode(answer)])

@@ -1,8 +1,8 @@
 """``--engine flower``: Flower's simulation runtime as an engine of this process.
 
-The rounds stay here. Flower is started beside us with a ServerApp that only relays (relay.py), as
-many simulated nodes as there are clients, and our ClientApp in each. One start serves any number
-of experiments with that many clients; it takes some fifteen seconds.
+The rounds run in this process. Flower is started next to it with a ServerApp that only relays
+(relay.py), one simulated node per client, and our ClientApp in each. One start, about 15 seconds,
+serves any number of experiments with that number of clients.
 """
 
 import json
@@ -57,7 +57,7 @@ class Simulation:
         require_flower(simulation=True)
         self._clients = clients
         self._workers = workers
-        # Ray's sockets are below it, and their paths may have a hundred letters at most.
+        # Ray's sockets are below it, and their paths may have 100 characters at most.
         short = len(tempfile.gettempdir()) < 30
         self.folder = Path(tempfile.mkdtemp(prefix="fs", dir=None if short else "/tmp"))
         self._supervisor: subprocess.Popen[bytes] | None = None
@@ -92,7 +92,7 @@ class Simulation:
         (self.folder / "commands.json").write_text(json.dumps(commands))
         environment = flower_environment(home) | {
             SIMULATION: str(self.folder),
-            "RAY_worker_niceness": "0",  # the same priority as ours; Ray would step back by 15
+            "RAY_worker_niceness": "0",  # the same priority as ours; Ray would add 15
         }
         if sys.platform == "linux":
             environment["RAY_TMPDIR"] = str(self.folder)
@@ -104,7 +104,7 @@ class Simulation:
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for us: we decide what happens
+                start_new_session=True,  # Ctrl-C is handled by this process
             )
             self._stream = self._accept(listener)
 
@@ -122,14 +122,14 @@ class Simulation:
                 return line.makefile("rwb")
             if process.stdout.read() or process.poll() is not None:
                 break
-        raise RunError(f"Flower's simulation did not start: {self._last_words()}")
+        raise RunError(f"Flower's simulation did not start: {self._log_tail()}")
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         for log in sorted(self.folder.glob("[0-9].log"), reverse=True):
             lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-            if said := [line for line in lines if line]:
-                return " / ".join(said[-3:])
-        return "it said nothing"
+            if printed := [line for line in lines if line]:
+                return " / ".join(printed[-3:])
+        return "no output"
 
     def __exit__(self, *_: object) -> None:
         if self._stream is not None:
@@ -147,7 +147,7 @@ class Simulation:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def announce(self, built: BuiltExperiment, scratch: Path) -> str:
-        """Hand an experiment over to the simulated nodes; the description to send with its work."""
+        """Hand over an experiment to the simulated nodes; the description to send with its work."""
         text = describe(built).text
         header = {
             **hand_over(built, scratch),
@@ -158,19 +158,19 @@ class Simulation:
         return text
 
     def exchange(self, text: str, works: Sequence[Work]) -> Iterator[Answer]:
-        """The answers of all these clients, as they come."""
+        """The answers of all these clients, as they arrive."""
         try:
             write_frame(self._stream, {"experiment": text}, [encode(work) for work in works])
             while not (frame := read_frame(self._stream))[0].get("done"):
                 yield decode_answer(frame[1][0])
         except (EOFError, OSError):
             raise RunError(
-                f"Flower's simulation ended ({self._last_words()}); resume with --resume"
+                f"Flower's simulation ended ({self._log_tail()}); resume with --resume"
             ) from None
 
 
 class SimulationEngine(Engine):
-    """One experiment on a simulation, its own or one that others share."""
+    """One experiment on a simulation, its own or a shared one."""
 
     def __init__(
         self, built: BuiltExperiment, scratch: Path, simulation: Simulation | None = None
@@ -183,7 +183,7 @@ class SimulationEngine(Engine):
         self._text = ""
 
     def __enter__(self) -> Self:
-        # First what may fail, a full disk say: there is nothing to end yet.
+        # First what may fail, e.g. on a full disk: there is nothing to end yet.
         self._text = self._simulation.announce(self._built, self._scratch)
         if not self._shared:
             self._simulation.__enter__()

@@ -1,13 +1,13 @@
 """Holds a simulation's processes, and ends every one of them when its standard input closes.
 
-A SuperLink starts processes of its own, and Ray starts more that leave every process group. A run
-that is killed could not end them. So it starts only this, which outlives it by a moment: the end
-of standard input is the end of the run, however it came about.
+A SuperLink starts further processes, and Ray starts more that leave every process group. A run that
+is killed could not end them. So a run starts only this supervisor, which outlives it by a moment:
+the end of standard input means the end of the run, whatever the cause.
 
     python supervisor.py FOLDER
 
 Commands are in ``FOLDER/commands.json``: they start one after another, each when the port that it
-names in ``wait`` answers. This imports nothing of ours, so that it is there at once.
+names in ``wait`` answers. It imports nothing of fedstill, so that it starts at once.
 """
 
 import json
@@ -22,7 +22,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-_PATIENCE = 10.0  # seconds for processes to end by themselves once they were asked to
+_GRACE = 10.0  # seconds for processes to end by themselves after SIGTERM
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
                 )
         while not over.is_set() and all(process.poll() is None for process in started):
             over.wait(0.2)
-        if not over.is_set():  # a command ended first: say so, and wait to be let go
+        if not over.is_set():  # a command ended first: report it, and wait for the end of input
             print("ended", flush=True)
             over.wait()
     finally:
@@ -62,7 +62,7 @@ def end(started: "list[subprocess.Popen[bytes]]", folder: Path) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGTERM)
     _signal(processes_of(folder), signal.SIGTERM)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _GRACE
     while time.monotonic() < deadline and (
         any(process.poll() is None for process in started) or processes_of(folder)
     ):
@@ -71,7 +71,7 @@ def end(started: "list[subprocess.Popen[bytes]]", folder: Path) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    while time.monotonic() < deadline + _PATIENCE and (left := processes_of(folder)):
+    while time.monotonic() < deadline + _GRACE and (left := processes_of(folder)):
         _signal(left, signal.SIGKILL)
         time.sleep(0.1)
 

@@ -17,7 +17,7 @@ from fedstill.evaluate.export import FORMS, export_set
 from fedstill.records import SyntheticSet
 from fedstill.runs.sets import SetMetadata, StoredSet, load_set, save_sets
 
-ABOUT = SetMetadata(
+METADATA = SetMetadata(
     method="feddm",
     round=5,
     data="toy",
@@ -36,7 +36,7 @@ def stored(tmp_path: Path) -> StoredSet:
         4: SyntheticSet(images[:2], torch.tensor([0, 2])),
         1: SyntheticSet(images[2:], torch.tensor([1])),
     }
-    save_sets(path, sets, ABOUT)
+    save_sets(path, sets, METADATA)
     return load_set(tmp_path / "run")
 
 
@@ -46,14 +46,14 @@ def test_a_stored_set_is_a_torch_data_set(stored: StoredSet) -> None:
     assert labels.tolist() == [1, 0, 2]
 
 
-def test_folder_of_pictures(stored: StoredSet, tmp_path: Path) -> None:
+def test_folder_of_images(stored: StoredSet, tmp_path: Path) -> None:
     written = export_set(stored, "folder", tmp_path / "out")
     assert sorted(str(p.relative_to(tmp_path / "out")) for p in written) == [
         "a_b-0/client-004-00001.png",
         "a_b-1/client-001-00000.png",
         "c/client-004-00002.png",
     ]
-    # 0.25 x + 0.5, cut to 0..1
+    # 0.25 x + 0.5, clipped to 0..1
     assert np.asarray(Image.open(written[0])).tolist() == [[0, 0], [128, 255]]
 
 
@@ -61,15 +61,15 @@ def test_parquet_can_be_trained_on(stored: StoredSet, tmp_path: Path) -> None:
     for split in ("train", "test"):
         export_set(stored, "parquet", tmp_path / "data" / "toy" / f"{split}.parquet")
     data = load(DataSettings(name="toy", dir=str(tmp_path / "data"), client_column="client"))
-    assert data.class_names == ABOUT.class_names
+    assert data.class_names == METADATA.class_names
     assert data.train.labels.tolist() == [1, 0, 2]
     assert data.train.inputs[0].flatten().tolist() == [0, 0, 128, 255]
     assert data.group_names == ("1", "4")
 
 
-def test_soft_labels_travel_beside_the_class(tmp_path: Path) -> None:
+def test_soft_labels_are_exported_with_the_class(tmp_path: Path) -> None:
     soft = torch.tensor([[0.25, 0.75, 0.0]])
-    save_sets(tmp_path / "s", {0: SyntheticSet(torch.zeros(1, 1, 2, 2), soft)}, ABOUT)
+    save_sets(tmp_path / "s", {0: SyntheticSet(torch.zeros(1, 1, 2, 2), soft)}, METADATA)
     export_set(load_set(tmp_path / "s"), "parquet", tmp_path / "s.parquet")
     row = pq.read_table(tmp_path / "s.parquet").to_pylist()[0]
     assert row["label"] == 1
@@ -81,25 +81,25 @@ def test_npz_keeps_every_bit(stored: StoredSet, tmp_path: Path) -> None:
     with np.load(tmp_path / "set.npz", allow_pickle=False) as file:
         assert np.array_equal(file["x"], stored.images.numpy())
         assert file["y"].tolist() == [1, 0, 2]
-        assert file["class_names"].tolist() == list(ABOUT.class_names)
+        assert file["class_names"].tolist() == list(METADATA.class_names)
 
 
 def test_hugging_face_layout(stored: StoredSet, tmp_path: Path) -> None:
     data, card = export_set(stored, "hf", tmp_path / "hub")
     table = pq.read_table(data)
     features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
-    assert features["label"] == {"names": list(ABOUT.class_names), "_type": "ClassLabel"}
+    assert features["label"] == {"names": list(METADATA.class_names), "_type": "ClassLabel"}
     picture = Image.open(io.BytesIO(table.to_pylist()[0]["image"]["bytes"]))
     assert picture.size == (2, 2)
     assert 'pretty_name: "feddm on toy, round 5"' in card.read_text()
 
 
-def test_what_cannot_be_done_is_said(stored: StoredSet, tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_explained(stored: StoredSet, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"no form 'png'"):
         export_set(stored, "png", tmp_path / "x")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
-    with pytest.raises(RequestError, match="exists already"):
+    with pytest.raises(RequestError, match="already exists"):
         export_set(stored, "folder", tmp_path / "full")
     with pytest.raises(RequestError, match="no synthetic sets"):
         load_set(tmp_path / "full")
@@ -118,7 +118,7 @@ def test_the_command(
     form: str, stored: StoredSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = CliRunner().invoke(app, ["export", "run", "--to", form])
-    assert said.exit_code == 0, said.output
-    assert "3 images: " in said.output
+    done = CliRunner().invoke(app, ["export", "run", "--to", form])
+    assert done.exit_code == 0, done.output
+    assert "3 images: " in done.output
     assert any(tmp_path.glob("feddm-round-0005*"))

@@ -12,7 +12,7 @@ from fedstill.records import SyntheticSet
 from fedstill.runs.sets import SetMetadata, load_set, save_sets
 from fedstill.wire import tree
 
-ABOUT = SetMetadata(
+METADATA = SetMetadata(
     method="feddm",
     round=5,
     data="toy",
@@ -32,9 +32,9 @@ def sets() -> dict[int, SyntheticSet]:
 
 def test_a_set_comes_back_in_one_call(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "round-0005.safetensors"
-    save_sets(path, sets(), ABOUT)
+    save_sets(path, sets(), METADATA)
     stored = load_set(path)
-    assert stored.metadata == ABOUT
+    assert stored.metadata == METADATA
     assert stored.clients.tolist() == [1, 4, 4]
     assert stored.labels.tolist() == [1, 0, 2]
     assert torch.equal(stored.of(4).images, torch.ones(2, 1, 2, 2))
@@ -44,13 +44,13 @@ def test_a_set_comes_back_in_one_call(tmp_path: Path) -> None:
 
 def test_soft_labels_are_kept(tmp_path: Path) -> None:
     soft = torch.full((2, 3), 1 / 3)
-    save_sets(tmp_path / "s", {0: SyntheticSet(torch.zeros(2, 1, 2, 2), soft)}, ABOUT)
+    save_sets(tmp_path / "s", {0: SyntheticSet(torch.zeros(2, 1, 2, 2), soft)}, METADATA)
     assert torch.equal(load_set(tmp_path / "s").labels, soft)
 
 
 def test_equal_sets_give_equal_bytes(tmp_path: Path) -> None:
-    save_sets(tmp_path / "a", sets(), ABOUT)
-    save_sets(tmp_path / "b", dict(reversed(sets().items())), ABOUT)
+    save_sets(tmp_path / "a", sets(), METADATA)
+    save_sets(tmp_path / "b", dict(reversed(sets().items())), METADATA)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -78,7 +78,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 )
 def test_wrong_tensors_are_refused(name: str, tensor: torch.Tensor, tmp_path: Path) -> None:
     path = tmp_path / "set"
-    save_sets(path, sets(), ABOUT)
+    save_sets(path, sets(), METADATA)
     tensors, header = tree.unpack(path.read_bytes())
     path.write_bytes(tree.pack({**tensors, name: tensor}, header))
     with pytest.raises(RequestError, match="not a file of synthetic sets"):
@@ -87,7 +87,7 @@ def test_wrong_tensors_are_refused(name: str, tensor: torch.Tensor, tmp_path: Pa
 
 def test_wrong_descriptions_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "set"
-    save_sets(path, sets(), ABOUT)
+    save_sets(path, sets(), METADATA)
     tensors, header = tree.unpack(path.read_bytes())
     changes: list[dict[str, Any]] = [
         {"mean": [0.1, 0.2]},
@@ -111,7 +111,7 @@ def test_wrong_descriptions_are_refused(tmp_path: Path) -> None:
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read_never_worse(data: st.DataObject, tmp_path: Path) -> None:
     path = tmp_path / "set"
-    save_sets(path, sets(), ABOUT)
+    save_sets(path, sets(), METADATA)
     whole = path.read_bytes()
     cut = data.draw(st.integers(0, len(whole) - 1))
     noise = data.draw(st.binary(max_size=8))

@@ -1,4 +1,4 @@
-"""A finished run with a small synthetic set, for the tests of what such a set is for."""
+"""A finished run with a small synthetic set, for the tests that use such a set."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import fedstill
 
 
 def distilled_run(folder: Path) -> Path:
-    """Three clients, two images of every class that each holds."""
+    """Three clients, two images per class that each holds."""
     fedstill.run(
         "feddm",
         rounds=1,

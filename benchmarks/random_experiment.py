@@ -1,4 +1,4 @@
-"""Random images in memory, partitioned evenly: for benchmarks, which measure time alone."""
+"""Random images in memory, partitioned evenly: for benchmarks, which only measure time."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fedstill.rng import Rng
 SHAPE, CLASSES, TEST = (1, 28, 28), 10, 500
 
 
-def random_setup(*, clients: int, records: int, **request: Any) -> BuiltExperiment:
+def random_experiment(*, clients: int, records: int, **request: Any) -> BuiltExperiment:
     """An experiment on this many images of the size of MNIST's; ``request`` as in its TOML."""
     draw = Rng(0).at("images").numpy()
 

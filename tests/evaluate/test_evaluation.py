@@ -15,9 +15,9 @@ from fedstill.records import SyntheticSet
 from fedstill.runs.sets import load_set, save_sets
 from fedstill.steps.training import Training
 from fedstill.wire import tree
-from tests.distilled import distilled_run
+from tests.evaluate.distilled import distilled_run
 
-QUICK = Training(0.1, momentum=0.9, batch_size=16, epochs=4)
+FAST = Training(0.1, momentum=0.9, batch_size=16, epochs=4)
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,13 @@ def test_a_run_s_model_has_the_accuracy_that_its_summary_says(run: Path) -> None
     assert evaluated.model.size == summary["model_size"]
 
 
-def test_a_set_is_scored_by_new_networks_of_several_kinds(run: Path) -> None:
+def test_a_set_is_scored_by_newly_initialised_networks_of_several_kinds(run: Path) -> None:
     def scored() -> Evaluated:
         return fedstill.evaluate(
             set_of(run),
             models=["convnet-small", "mlp"],
             networks=2,
-            training=QUICK,
+            training=FAST,
             set={"convnet-small.width": 4},
         )
 
@@ -63,8 +63,8 @@ def test_a_set_is_scored_by_new_networks_of_several_kinds(run: Path) -> None:
 
 
 def test_the_command_shows_model_and_set_of_a_run_and_json_last(run: Path) -> None:
-    words = ["evaluate", str(run), "--seeds", "2", "--epochs", "2", "--json"]
-    done = CliRunner().invoke(app, words)
+    arguments = ["evaluate", str(run), "--seeds", "2", "--epochs", "2", "--json"]
+    done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["model"]["networks"] == 1
@@ -83,9 +83,9 @@ def test_a_set_of_other_data_is_refused(run: Path, tmp_path: Path) -> None:
         ({"class_names": tuple("abcdefghijk")}, sets[0], "classes 11"),
         ({"shape": (1, 4, 4)}, SyntheticSet(stored.images[:, :, :4, :4], stored.labels), "1x4x4"),
     ]
-    for change, own, message in changes:
-        about = vars(stored.metadata) | change
-        save_sets(tmp_path / "set", {0: own}, type(stored.metadata)(**about))
+    for change, synthetic, message in changes:
+        metadata = vars(stored.metadata) | change
+        save_sets(tmp_path / "set", {0: synthetic}, type(stored.metadata)(**metadata))
         with pytest.raises(RequestError, match=message):
             fedstill.evaluate(tmp_path / "set", data="digits")
 
@@ -96,7 +96,7 @@ def test_wrong_requests_are_explained(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="--data: which data"):
         fedstill.evaluate(alone)
     with pytest.raises(RequestError, match="no model 'mpl'"):
-        fedstill.evaluate(run, models=["mpl"], training=QUICK)
+        fedstill.evaluate(run, models=["mpl"], training=FAST)
     with pytest.raises(RequestError, match=r"model\.widht: no such setting"):
         fedstill.evaluate(set_of(run), models=["mlp"], set={"mlp.widht": 4})
     with pytest.raises(RequestError, match="the networks are: mlp"):

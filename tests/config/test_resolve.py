@@ -5,7 +5,7 @@ import pytest
 import tomli_w
 
 from fedstill.config import changed_keys, resolve
-from fedstill.config.nested import flat, merged, nested, parse_override, read_toml
+from fedstill.config.nested import read_toml
 from fedstill.config.registry import build_model
 from fedstill.errors import RequestError
 
@@ -39,7 +39,7 @@ def test_the_resolved_table_is_complete_and_resolves_to_itself(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("request_", "message"),
     [
         ({}, "method: which one?"),
         ({"method": 3}, "method: expected object"),
@@ -92,33 +92,11 @@ def test_the_resolved_table_is_complete_and_resolves_to_itself(tmp_path: Path) -
         ({"method": "fedavg", "data": {"nmae": "mnist"}}, "data.nmae: no such setting"),
     ],
 )
-def test_wrong_requests_are_refused_by_name(request_: dict[str, Any], words: str) -> None:
+def test_wrong_requests_are_refused_by_name(request_: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError) as caught:
         build_model(resolve(request_).model, (1, 8, 8), 10)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_overrides_are_toml_or_words() -> None:
-    assert parse_override("a.b=3") == ("a.b", 3)
-    assert parse_override("a.b=0.5") == ("a.b", 0.5)
-    assert parse_override("a=true") == ("a", True)
-    assert parse_override("a=[0.5, 0.5]") == ("a", [0.5, 0.5])
-    assert parse_override("partition=dirichlet:0.5") == ("partition", "dirichlet:0.5")
-    assert parse_override("a=b=c") == ("a", "b=c")
-    for bad in ("novalue", "=3"):
-        with pytest.raises(RequestError, match="write it as KEY=VALUE"):
-            parse_override(bad)
-
-
-def test_tables() -> None:
-    assert nested({"a.b": 1, "a.c": 2, "d": 3}) == {"a": {"b": 1, "c": 2}, "d": 3}
-    assert flat({"a": {"b": 1, "c": 2}, "d": 3}) == {"a.b": 1, "a.c": 2, "d": 3}
-    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 5}}) == {"a": {"b": 5, "c": 2}}
-    with pytest.raises(RequestError, match="'a' is set to a value of its own"):
-        nested({"a": 1, "a.b": 2})
-    with pytest.raises(RequestError, match=r"a: 'a\.b' is set already"):
-        nested({"a.b": 2, "a": 1})
 
 
 def test_only_what_matters_to_the_result_counts_as_changed() -> None:
@@ -127,11 +105,3 @@ def test_only_what_matters_to_the_result_counts_as_changed() -> None:
     assert changed_keys(base, same) == []
     other = {"rounds": 4, "engine": {"workers": 1, "threads": 2}, "data": {"name": "x"}}
     assert changed_keys(base, other) == ["engine.threads", "rounds"]
-
-
-def test_config_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="cannot be read"):
-        read_toml(tmp_path / "none.toml")
-    (tmp_path / "bad.toml").write_text("rounds = = 3")
-    with pytest.raises(RequestError, match="not valid TOML"):
-        read_toml(tmp_path / "bad.toml")

@@ -97,7 +97,7 @@ def test_bytes_are_the_payload_and_a_header() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "words"),
+    ("bad", "reason"),
     [
         (message(a=torch.zeros(3, 2)), "update.a.weight' has shape (3, 2)"),
         (message(a=torch.zeros(6)), "has shape (6,)"),
@@ -110,12 +110,12 @@ def test_bytes_are_the_payload_and_a_header() -> None:
         (message(records=0), "'records' is 0"),
     ],
 )
-def test_what_was_not_declared_is_refused_on_both_sides(bad: Message, words: str) -> None:
-    with pytest.raises(WireError, match=_literal(words)):
+def test_what_was_not_declared_is_refused_on_both_sides(bad: Message, reason: str) -> None:
+    with pytest.raises(WireError, match=_literal(reason)):
         wire.encode(bad, SCHEMA)
     tensors, skeleton = tree.flatten(bad)
     forged = tree.pack(tensors, {"skeleton": skeleton})
-    # The codec's own type check may come first: refused is what counts.
+    # The codec's type check may come first: what counts is the refusal.
     with pytest.raises(WireError):
         wire.decode(forged, SCHEMA)
 
@@ -214,12 +214,12 @@ def test_ranges_of_any_other_kind_are_refused(ranges: object) -> None:
         wire.decode(tree.pack(coded, {"skeleton": skeleton, "ranges": ranges}), SCHEMA, "uint8")
 
 
-def test_what_no_field_speaks_of_is_refused_too() -> None:
-    """A stowaway tensor that the skeleton does not name, and bytes behind the compressed frame."""
+def test_what_belongs_to_no_field_is_refused_too() -> None:
+    """A tensor that the skeleton does not name, and bytes after the compressed frame."""
     tensors, skeleton = tree.flatten(message())
-    stowaway = tree.pack({**tensors, "extra": torch.zeros(9)}, {"skeleton": skeleton})
+    extra = tree.pack({**tensors, "extra": torch.zeros(9)}, {"skeleton": skeleton})
     with pytest.raises(WireError, match="'extra' was not declared"):
-        wire.decode(stowaway, SCHEMA)
+        wire.decode(extra, SCHEMA)
     with pytest.raises(WireError):
         wire.decode(wire.encode(message(), SCHEMA, "uint8+zstd") + b"more", SCHEMA, "uint8+zstd")
 

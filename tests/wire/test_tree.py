@@ -68,7 +68,7 @@ def test_something_that_is_not_data_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("skeleton", "words"),
+    ("skeleton", "message"),
     [
         ({"images": "#"}, "should have the fields images, label"),
         ({"images": "#", "label": 3}, "label"),
@@ -77,8 +77,8 @@ def test_something_that_is_not_data_is_refused() -> None:
         (None, "should have the fields"),
     ],
 )
-def test_a_wrong_skeleton_is_refused(skeleton: object, words: str) -> None:
-    with pytest.raises(tree.MalformedError, match=words):
+def test_a_wrong_skeleton_is_refused(skeleton: object, message: str) -> None:
+    with pytest.raises(tree.MalformedError, match=message):
         tree.build(Inner, {"images": torch.ones(1)}, skeleton)
 
 
