@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import FOREVER
+
 KILLS = 15
 COMMAND = [
     sys.executable, "-m", "fedstill", "run", "scaffold", "--model", "mlp", "--clients", "4",
@@ -27,7 +29,7 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_same_bits(
 
     whole = start("whole")
     begun = time.monotonic()
-    assert whole.wait(timeout=300) == 0, whole.communicate()[1]
+    assert whole.wait(timeout=FOREVER) == 0, whole.communicate()[1]
     length = time.monotonic() - begun
 
     moments = random.Random(workers)
@@ -46,7 +48,7 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_same_bits(
         assert _model(tmp_path / "killed") == _model(tmp_path / "whole")
         (tmp_path / "killed").rename(tmp_path / f"finished-{number}")
     last = start("killed", *_resume(tmp_path))
-    assert last.wait(timeout=300) == 0, last.communicate()[1]
+    assert last.wait(timeout=FOREVER) == 0, last.communicate()[1]
     assert _model(tmp_path / "killed") == _model(tmp_path / "whole")
     lines = (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == list(range(1, 61))

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,13 @@ from fedstill.draw.numbers import duration, in_bytes, in_percent, in_time
 from fedstill.errors import RequestError
 from fedstill.observe.progress import LiveProgress, PlainProgress
 from fedstill.runs.metrics import RoundMetrics, Summary
+from tests.waiting import FOREVER, wait_until
 
 RUNNER = CliRunner()
 
 
 def fedstill(
-    *arguments: str, cwd: Path, timeout: float = 120
+    *arguments: str, cwd: Path, timeout: float = FOREVER
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "fedstill", *arguments],
@@ -127,13 +127,14 @@ def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, how: signal.Signals, work
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 100
-    while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 2):
+
+    def third_round() -> bool:
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return metrics.exists() and metrics.read_bytes().count(b"\n") > 2
+
+    wait_until(third_round, "the third round")
     process.send_signal(how)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=FOREVER)
     assert process.returncode == 130
     assert "resume with: fedstill run --resume --out run" in errors.splitlines()[-1]
     assert "Traceback" not in errors

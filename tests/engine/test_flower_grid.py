@@ -4,11 +4,11 @@ Real processes are in test_flower_deployment.py and test_flower_faults.py; here 
 """
 
 import itertools
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra: pip install 'fedstill[flower]'")
@@ -44,10 +44,25 @@ def identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one internal of Flower that is needed outside of a run: the sender's identity."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
-    monkeypatch.setattr(grid_module, "_LOOK_FOR_NODES", 0.05)
 
 
 Behaviour = Callable[[Message], Message | None]
+
+
+class FakeTime:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self._now = self._seen = 0.0
+        self.clock = grid_module.Clock(lambda: self._now, self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+    def passed(self) -> float:
+        """Seconds since the last call."""
+        before, self._seen = self._seen, self._now
+        return self._now - before
 
 
 class FakeGrid:
@@ -58,6 +73,7 @@ class FakeGrid:
         self.sent: list[Message] = []
         self._replies: dict[str, Message] = {}
         self._numbers = itertools.count()
+        self.time = FakeTime()
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.nodes)
@@ -96,10 +112,10 @@ def engine_on(grid: FakeGrid, **settings: Any) -> GridEngine:
         {
             "method": "fedavg",
             "quorum": 0.5,
-            "engine": {"name": "flower", "join_timeout": 0.5, **settings},
+            "engine": {"name": "flower", "join_timeout": 5.0, **settings},
         }
     )
-    return GridEngine(grid, experiment, "the experiment")
+    return GridEngine(grid, experiment, "the experiment", grid.time.clock)
 
 
 def works(round: int = 1, clients: int = 3) -> list[Work]:
@@ -133,17 +149,16 @@ def test_the_first_round_waits_for_all_and_later_ones_for_the_quorum() -> None:
     grid = FakeGrid()
     grid.nodes = {70: node(0), 80: node(1)}
     engine = engine_on(grid)
-    begun = time.monotonic()
     answers = exchange(engine)
-    assert time.monotonic() - begun > 0.5
+    assert grid.time.passed() > 5
     assert answers[2] == Answer(2, error="its node is not connected", asked=False)
-    begun = time.monotonic()
     assert exchange(engine, round=2)[2].asked is False
-    assert time.monotonic() - begun < 0.4  # two of three are the quorum
+    assert grid.time.passed() < 0.4  # two of three are the quorum
     del grid.nodes[70]
-    begun = time.monotonic()
+    grid.time.clock.sleep(2)  # until nodes are looked for again
+    grid.time.passed()
     assert exchange(engine, round=3)[0].error == "its node is not connected"
-    assert time.monotonic() - begun > 0.5  # one of three is not
+    assert grid.time.passed() > 5  # one of three is not
 
 
 def test_a_node_that_joins_during_a_round_takes_part_in_it() -> None:
@@ -159,9 +174,8 @@ def test_a_node_that_joins_during_a_round_takes_part_in_it() -> None:
 def test_a_node_that_hangs_is_dropped_at_the_timeout() -> None:
     grid = FakeGrid()
     grid.nodes = {70: node(0), 80: node(1), 90: node(2, lambda message: None)}
-    begun = time.monotonic()
     answers = exchange(engine_on(grid, round_timeout=0.3))
-    assert 0.3 < time.monotonic() - begun < 2
+    assert 0.3 < grid.time.passed() < 2
     assert answers[2].error == "no answer within 0.3 s"
     assert answers[2].asked
     assert answers[0].error is None
@@ -209,7 +223,7 @@ def test_a_node_that_restarts_with_another_id_replaces_the_old_one() -> None:
     engine = engine_on(grid, round_timeout=0.3)
     assert exchange(engine)[2].error == "no answer within 0.3 s"
     grid.nodes[99] = node(2)  # Flower still takes the old one for alive
-    time.sleep(0.1)
+    grid.time.clock.sleep(2)  # until nodes are looked for again
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         exchange(engine, round=2)
@@ -220,21 +234,27 @@ def test_a_node_that_restarts_with_another_id_replaces_the_old_one() -> None:
 def malformed() -> Iterator[RecordDict]:
     good = write_answer(Answer(1, bytes(LARGE)))
     fields, data = good["fedstill"], good["bytes"]
-    small = write_answer(Answer(1, b"bytes"))["fedstill"]
     yield RecordDict({})
     yield RecordDict({"fedstill": fields})
-    yield RecordDict({"fedstill": ConfigRecord({**small, "message": "text"})})
-    yield RecordDict({"fedstill": ConfigRecord({**small, "client": 3})})
     yield RecordDict({"fedstill": data, "bytes": data})
     yield RecordDict({"fedstill": fields, "bytes": fields})
-    yield RecordDict({"fedstill": ConfigRecord({**fields, "client": 2}), "bytes": data})
-    yield RecordDict({"fedstill": ConfigRecord({**fields, "client": "1"}), "bytes": data})
-    yield RecordDict({"fedstill": ConfigRecord({**fields, "error": 3}), "bytes": data})
-    yield RecordDict({"fedstill": ConfigRecord({**fields, "state": "x"}), "bytes": data})
-    yield RecordDict({"fedstill": ConfigRecord({**fields, "state": b"x" * 10**6}), "bytes": data})
     other = Array(dtype="uint8", shape=(1,), stype="numpy.ndarray", data=b"x")
-    yield RecordDict({"fedstill": fields, "bytes": ArrayRecord({"message": other})})
+    yield RecordDict({"fedstill": fields, "bytes": ArrayRecord({"body": other})})
     yield RecordDict({"fedstill": fields, "bytes": ArrayRecord({"another": other})})
+    whole: dict[str, Any] = msgspec.to_builtins(Answer(1, b"bytes"), builtin_types=(bytes,))
+    bodies: list[Any] = ["text", b"", b"garbage", msgspec.msgpack.encode([1, 2])]
+    changes: list[dict[str, Any]] = [
+        {"client": 2},  # it answers for another client
+        {"client": "1"},
+        {"message": "text"},
+        {"error": 3},
+        {"state": "x"},
+        {"state": b"x" * 10**6},
+        {"spent": "yes"},
+    ]
+    bodies += [msgspec.msgpack.encode({**whole, **change}) for change in changes]
+    for body in bodies:
+        yield RecordDict({"fedstill": ConfigRecord({"body": body})})
 
 
 def test_records_of_another_format_are_a_refused_answer() -> None:

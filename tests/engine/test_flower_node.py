@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from fedstill.engine.flower.supervisor import processes_of
 from fedstill.errors import RequestError, RunError, WireError
 from fedstill.types import ServerContext
 from fedstill.wire import tree
+from tests.waiting import FOREVER, wait_until
 
 
 def make_experiment(**settings: Any) -> BuiltExperiment:
@@ -385,13 +385,11 @@ def test_the_supervisor_ends_everything_that_was_started(tmp_path: Path) -> None
         env={**os.environ, "FLWR_HOME": str(folder / "home")},
         stdin=subprocess.PIPE,
     )
-    deadline = time.monotonic() + 60
-    while len(processes_of(folder)) < 3:  # the supervisor, its command, and the detached one
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    # The supervisor, its command, and the detached one.
+    wait_until(lambda: len(processes_of(folder)) >= 3, "the start of three processes")
     assert process.stdin is not None
     process.stdin.close()
-    process.wait(60)
+    process.wait(FOREVER)
     assert processes_of(folder) == []
     assert not folder.exists()
 

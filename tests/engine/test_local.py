@@ -22,6 +22,7 @@ from fedstill.methods.shared.messages import Update, Weights
 from fedstill.runs.folder import RunFolder
 from fedstill.testing import toy_experiment
 from fedstill.types import ClientContext
+from tests.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     )
     pids = [int(line) for line in parent.stdout.split()]
     assert len(pids) == 2
-    for _ in range(200):
-        if not any(_alive(pid) for pid in pids):
-            return
-        signal.sigtimedwait([], 0.1)
-    pytest.fail(f"still running: {[pid for pid in pids if _alive(pid)]}")
+    wait_until(lambda: not any(_alive(pid) for pid in pids), "the end of the workers")
 
 
 def started_workers() -> Iterator[int]:

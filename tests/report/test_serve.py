@@ -12,6 +12,7 @@ import pytest
 from fedstill.errors import RequestError
 from fedstill.report.serve import LiveServer, open_server
 from tests.report.folders import written_run
+from tests.waiting import FOREVER
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
 def ask(
     server: LiveServer, path: str, method: str = "GET", **headers: str
 ) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=FOREVER)
     connection.request(method, path, headers=headers)
     return connection.getresponse()
 
@@ -92,7 +93,7 @@ def test_it_listens_on_loopback_and_to_its_own_name_only(server: LiveServer) -> 
 
 
 def test_rubbish_does_not_stop_it(server: LiveServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as peer:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=FOREVER) as peer:
         peer.sendall(b"\x00\xff rubbish\r\n\r\n")
         peer.recv(1000)
     assert ask(server, "/").status == 200

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from fedstill.cli.tune import TrialBar, watcher_for
 from fedstill.tune.search import FinishedTrial
 from fedstill.tune.space import Candidate
 from fedstill.tune.training import DEFAULT_TRAINING
+from tests.waiting import FOREVER, wait_until
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -54,13 +54,14 @@ def test_ctrl_c_leaves_a_resumable_study(run: Path, tmp_path: Path, workers: str
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 200
-    while not (study.exists() and study.read_bytes().count(b'"state":1') > 1):
+
+    def second_trial() -> bool:
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+        return study.exists() and study.read_bytes().count(b'"state":1') > 1
+
+    wait_until(second_trial, "the second trial")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=FOREVER)
     assert process.returncode == 130
     assert f"--study {study}" in errors.splitlines()[-1]
     assert "Traceback" not in errors

@@ -6,7 +6,8 @@ timeout in the settings, and are then reported as failed with the reason. No mes
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -31,12 +32,26 @@ _REASONS = {  # Flower's error codes as text
 }
 
 
+@dataclass(frozen=True)
+class Clock:
+    """How time passes: tests have a clock of their own, and never wait."""
+
+    now: Callable[[], float]
+    sleep: Callable[[float], None]
+
+
+SYSTEM_CLOCK = Clock(time.monotonic, time.sleep)
+
+
 class GridEngine(Engine):
     """Sends work to nodes. ``text`` describes the experiment to them."""
 
     keeps_ledgers = True
 
-    def __init__(self, grid: Grid, experiment: Experiment, text: str) -> None:
+    def __init__(
+        self, grid: Grid, experiment: Experiment, text: str, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._clock = clock
         self._grid = grid
         self._experiment = experiment
         self._text = text
@@ -51,19 +66,19 @@ class GridEngine(Engine):
     def exchange(self, works: Sequence[Work], progress: Progress) -> Iterator[Answer]:
         """Send to all nodes that are connected or connect in time; answers as they arrive."""
         settings = self._experiment.engine
-        begun = time.monotonic()
+        begun = self._clock.now()
         limit = settings.round_timeout
         waiting = {work.client: work for work in works}
         pending: dict[str, int] = {}
         good, pause = 0, _POLL[0]
         while waiting or pending:
             self._query_new_nodes()
-            pending |= self._send(waiting, limit and limit - (time.monotonic() - begun) + _GRACE)
+            pending |= self._send(waiting, limit and limit - (self._clock.now() - begun) + _GRACE)
             answers = list(self._answers(pending))
             for answer in answers:
                 good += answer.error is None
                 yield answer
-            elapsed = time.monotonic() - begun
+            elapsed = self._clock.now() - begun
             enough = not self._first and not pending and good >= self._needed(works)
             if waiting and (enough or elapsed > settings.join_timeout):
                 for client in sorted(waiting):
@@ -76,7 +91,7 @@ class GridEngine(Engine):
                     yield Answer(client, error=error, asked=asked)
                 break
             pause = _POLL[0] if answers else min(_POLL[1], pause * 1.5)
-            time.sleep(pause)
+            self._clock.sleep(pause)
         self._first = False
 
     def _needed(self, works: Sequence[Work]) -> int:
@@ -126,8 +141,8 @@ class GridEngine(Engine):
 
     def _query_new_nodes(self) -> None:
         """Ask every new node which client it is, and register those that have replied."""
-        if time.monotonic() - self._looked > _LOOK_FOR_NODES:
-            self._looked = time.monotonic()
+        if self._clock.now() - self._looked > _LOOK_FOR_NODES:
+            self._looked = self._clock.now()
             self._present = set(self._grid.get_node_ids())
             for node in sorted(self._present - self._queried):
                 self._queried.add(node)
