@@ -35,7 +35,7 @@ def test_torch_draws_the_words_of_the_whole_mersenne_state() -> None:
     """`manual_seed` would keep 32 bits; NumPy's twister with the same state is the reference."""
     stream = Rng(3).at("x")
     reference = np.random.MT19937(stream._entropy()).random_raw(2000)
-    # A small range takes one word a draw; PyTorch skips the first when it refills the state.
+    # A small range takes one word per draw; PyTorch skips the first when it refills the state.
     drawn = torch.randint(0, 2**16, (1999,), generator=stream.torch())
     assert drawn.tolist() == (reference[1:] % 2**16).tolist()
 

@@ -15,13 +15,13 @@ class FedstillError(Exception):
 
 
 class RequestError(FedstillError):
-    """The request is wrong: the message says what, and how to mend it (exit code 2)."""
+    """The request is wrong: the message says what, and how to correct it (exit code 2)."""
 
     exit_code = 2
 
 
 class RunError(FedstillError):
-    """The request was fine but the run could not go on (exit code 1)."""
+    """The request was valid but the run could not continue (exit code 1)."""
 
 
 class WireError(FedstillError):
@@ -29,7 +29,7 @@ class WireError(FedstillError):
 
 
 class BudgetSpent(FedstillError):
-    """One more access to a client's records would pass the privacy budget: it was not made."""
+    """One more access to a client's records would exceed the privacy budget: it was not made."""
 
 
 class Interrupted(FedstillError):

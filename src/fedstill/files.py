@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, whenever the process is killed."""
+"""Files that are either complete or absent, whenever the process is killed."""
 
 import json
 import os
@@ -19,7 +19,7 @@ HEADER = "fedstill"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; it becomes ``path`` when the block ends well.
+    """A temporary path to write to; it becomes ``path`` when the block succeeds.
 
     Written next to the target, forced to disk, then renamed: a reader sees the old file or the
     new one, never half of it. If the block fails (a full disk), the old file stays.
@@ -30,7 +30,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o666 & ~_umask())  # mkstemp's are for the owner alone
+        temporary.chmod(0o666 & ~_umask())  # mkstemp makes the file readable by its owner only
         _to_disk(temporary)
         temporary.replace(path)
         _to_disk(path.parent)  # the rename itself
@@ -49,7 +49,7 @@ def write_safetensors(
 ) -> None:
     """Replace ``path`` by a safetensors file of these tensors."""
     with replacing(path) as temporary:
-        # Written by us and not by the library, whose errors would hide that the disk is full.
+        # Not written by the library, whose errors would hide that the disk is full.
         temporary.write_bytes(save(dict(tensors), metadata={HEADER: json.dumps(header)}))
 
 
@@ -58,7 +58,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     Raises on a file that is damaged or not ours.
     """
-    path.stat()  # an absent file is said in the system's words, which name it once
+    path.stat()  # a missing file raises the system's error, which names it once
     with safe_open(path, framework="pt") as file:
         header: dict[str, Any] = json.loads((file.metadata() or {})[HEADER])
         return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-SERVER = -1  # stands in a client's place for a set that the server distilled
+SERVER = -1  # the client number of a set that the server distilled
 
 
 @dataclass(frozen=True)
 class Split:
     """All records of one split: ``inputs`` [N, ...] (uint8 images or tokens), ``labels`` [N].
 
-    The records of a text have a label at every position, [N, positions]; -100 asks for nothing.
-    ``groups`` names the natural owner of every record (a writer, a speaker, a domain) as an
-    index into ``Dataset.group_names``; it is ``None`` where the data have no such column.
+    The records of a text have one label per position, [N, positions]; -100 is ignored by losses.
+    ``groups`` is the natural owner of each record (a writer, a speaker, a domain) as an index into
+    ``Dataset.group_names``; it is ``None`` if the data have no such column.
     """
 
     inputs: Tensor
@@ -30,7 +30,7 @@ class Split:
 class Scaling:
     """Fixed public constants that turn raw inputs into network inputs.
 
-    Images come as bytes: x -> (x / 255 - mean) / std, a channel at a time. The constants are
+    Images come as bytes: x -> (x / 255 - mean) / std, per channel. The constants are
     never computed from the clients' records: that would leak them (docs/privacy.md).
     """
 
@@ -48,7 +48,7 @@ class Scaling:
         return torch.addcmul(-mean / std, inputs.float(), scale / std)
 
     def undo(self, x: Tensor) -> Tensor:
-        """Back to the range 0..1 (not clipped): what pictures are drawn from."""
+        """Back to the range 0..1 (not clipped), for drawing images."""
         if not self.mean:
             return x
         shape = (1, -1, *([1] * (x.dim() - 2)))
@@ -71,7 +71,7 @@ class Records:
 
     @property
     def labels(self) -> Tensor:
-        """Labels of all records here, on the CPU."""
+        """Labels of all these records, on the CPU."""
         return self.split.labels[self.index]
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ class Records:
         return self.scaling(inputs), self.split.labels[rows].to(self.device)
 
     def all(self) -> tuple[Tensor, Tensor]:
-        """Every record at once."""
+        """Inputs (scaled) and labels of all records."""
         return self.take(torch.arange(len(self)))
 
 
@@ -104,7 +104,7 @@ class SyntheticSet:
 
     @property
     def classes(self) -> Tensor:
-        """The class of each image: the likeliest one where labels are distributions."""
+        """The class of each image: the most probable one if labels are distributions."""
         return self.labels.argmax(1) if self.labels.is_floating_point() else self.labels
 
 

@@ -1,7 +1,7 @@
 """Named random streams: every draw is addressed, none depends on time, order or global state.
 
 ``Rng(7).at("round", 3, "client", 5).at("batches").torch()`` gives the same numbers on every
-call, in every process, in whatever order clients happen to run. Streams are derived by hashing
+call, in every process, in whatever order clients run. Streams are derived by hashing
 their path, so adding one never shifts another.
 """
 
@@ -26,15 +26,15 @@ class Rng:
     path: tuple[str | int, ...] = ()
 
     def at(self, *names: str | int) -> "Rng":
-        """The stream below this one that is called ``names``."""
+        """The child stream named ``names``."""
         return Rng(self.seed, self.path + names)
 
     def numpy(self) -> np.random.Generator:
-        """A fresh NumPy generator at the start of this stream."""
+        """A new NumPy generator at the start of this stream."""
         return np.random.Generator(np.random.PCG64(self._entropy()))
 
     def torch(self) -> torch.Generator:
-        """A fresh PyTorch generator (on the CPU) at the start of this stream.
+        """A new PyTorch generator (on the CPU) at the start of this stream.
 
         Draw on the CPU and move the result: then a GPU run sees the same numbers.
         ``Generator.manual_seed`` keeps only 32 bits of its seed on the CPU, so among some
@@ -60,9 +60,9 @@ class Rng:
 
 @contextmanager
 def borrowed(generator: torch.Generator) -> Iterator[None]:
-    """Code that draws from PyTorch's global generator draws from this one within the block.
+    """Within the block, PyTorch's global generator draws from this stream.
 
-    The global generator gets its own state back afterwards.
+    The global generator's state is restored afterwards.
     """
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(generator.get_state())

@@ -1,10 +1,10 @@
 """The vocabulary every part shares: tasks, contexts, replies, and ``Method``, the base class.
 
 A method is a small frozen dataclass: its fields are its hyper-parameters and its functions are
-pure. Engines call them in this order, and nothing else:
+pure. Engines call them in this order and call nothing else:
 
     state  = method.init(server)                      # once
-    c[k]   = method.init_client(task)                 # once for every client k
+    c[k]   = method.init_client(task)                 # once per client k
     repeat per round:
         down          = method.broadcast(server, state)
         up[k], c[k]   = method.client(client_k, down, c[k])     # for every sampled client
@@ -49,10 +49,10 @@ M_co = TypeVar("M_co", covariant=True)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Loss of each record; labels are class numbers or distributions over the classes.
+    """Loss per record; labels are class numbers or distributions over the classes.
 
     Where a record has many positions (logits [N, L, classes]: a text), its loss is the mean over
-    them. A position whose label is -100 asks for nothing and costs nothing.
+    them. A position whose label is -100 is ignored: its loss is zero.
     """
     if logits.dim() == 2:
         return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -63,7 +63,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Task:
-    """What is learnt: public knowledge that the server and every client share."""
+    """What is learnt: public values that the server and all clients share."""
 
     model: "Model"
     shape: tuple[int, ...]
@@ -76,12 +76,12 @@ class Task:
 
 
 def silent(step: int, steps: int) -> None:
-    """Progress that no one is watching."""
+    """Reports progress to nobody."""
 
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What the server knows in a round: it counts from 1; ``rng`` is its stream of this round."""
+    """What the server knows in a round. ``round`` counts from 1; ``rng`` is this round's stream."""
 
     task: Task
     round: int
@@ -90,14 +90,14 @@ class ServerContext:
 
 
 class RecordVectors(Protocol):
-    """A vector for each of some records, in whatever form lets these be computed."""
+    """One vector per record, in any form that supports these functions."""
 
     def squared_norms(self) -> Tensor:
-        """[records]: over all parts of a vector together."""
+        """[records]: each norm is over all parts of the vector together."""
         ...
 
     def weighted(self, shares: Tensor) -> Params:
-        """Sums of the vectors by shares [..., records], which may be several sums at once."""
+        """Weighted sums of the vectors; ``shares`` [..., records] may give several sums at once."""
         ...
 
     def dense(self) -> Params:
@@ -106,14 +106,14 @@ class RecordVectors(Protocol):
 
 
 class PerRecord(Protocol):
-    """Some records to their vectors: tensors [records, ...], or a form that needs less memory."""
+    """Maps records to vectors: tensors [records, ...], or a form that needs less memory."""
 
     def __call__(self, records: Records, /) -> Params | RecordVectors: ...
 
 
 @runtime_checkable
 class SizedPerRecord(PerRecord, Protocol):
-    """The same, where one record's vector is large: the door then asks for fewer at a time."""
+    """The same, for large vectors: the door then processes fewer records at a time."""
 
     @property
     def floats(self) -> int:
@@ -123,9 +123,9 @@ class SizedPerRecord(PerRecord, Protocol):
 
 @dataclass(frozen=True)
 class ClassSums:
-    """A release by class: noisy sums [classes, ...] and how many records stand behind each.
+    """A release by class: noisy sums [classes, ...], and the number of records in each.
 
-    The counts are noisy as well, or public numbers: they may be far off, and below zero.
+    The counts are noisy as well, or public numbers: they may be far off, and negative.
     """
 
     sums: Params
@@ -133,33 +133,33 @@ class ClassSums:
 
 
 class Private(Protocol):
-    """The only door to records when privacy is on (``privacy/mechanism.py`` proves what it does).
+    """The private door: the mechanism through which alone records are read when privacy is on.
 
-    Each call of a ``noisy_`` function is one access: a fresh Poisson sample of the client's
-    records, a vector of each of them, clipped, added up and blurred by noise. ``per_record`` is
-    called with a few records at a time and must give each of them a vector that depends on that
-    record and public values alone, e.g. ``steps.per_record.weight_gradients(task, params)``.
-    What comes out may be used freely, and as often as one likes.
+    Each call of a ``noisy_`` function is one access: a newly drawn Poisson sample of the client's
+    records, one vector per record, clipped to norm C and summed, with Gaussian noise added
+    (``privacy/mechanism.py`` has the proof). ``per_record`` is called with a few records at a time
+    and must give each a vector that depends on that record and public values alone, e.g.
+    ``steps.per_record.weight_gradients(task, params)``. A result may be used without limit.
     """
 
     @property
     def rate(self) -> float:
-        """q: the probability of each record to be in a sample."""
+        """q: the probability that a record is in a sample."""
         ...
 
     @property
     def clip(self) -> float:
-        """C: the norm that each record's vector is cut to."""
+        """C: the norm that each record's vector is clipped to."""
         ...
 
     @property
     def class_clip(self) -> float:
-        """What of C is left for the vector itself in a release by class."""
+        """The part of C that is left for the vector itself in a release by class."""
         ...
 
     @property
     def size(self) -> int:
-        """How many records the client is publicly known to have: never the true number."""
+        """The client's public number of records: never the true one."""
         ...
 
     @property
@@ -169,7 +169,7 @@ class Private(Protocol):
 
     @property
     def expected_batch(self) -> float:
-        """How many records a sample would have on average if ``size`` were true."""
+        """The expected size of a sample if ``size`` were the true number."""
         ...
 
     def noisy_sum(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
@@ -181,13 +181,13 @@ class Private(Protocol):
         ...
 
     def noisy_class_sums(self, per_record: PerRecord) -> ClassSums:
-        """``noisy_sum`` for every class of ``classes`` by itself, at the price of one access."""
+        """One ``noisy_sum`` per class of ``classes``, at the cost of one access."""
         ...
 
 
 @dataclass(frozen=True)
 class Leak:
-    """A setting that would give records away in a private run."""
+    """A setting that would leak records in a private run."""
 
     setting: str  # its name in the method
     value: object
@@ -197,11 +197,11 @@ class Leak:
 
 @dataclass(frozen=True)
 class PrivateForm:
-    """What a method that has a private form says about it.
+    """What a method declares about its private form.
 
-    ``accesses``: how many times a client opens the door in one round, at most. ``leaks``: what is
-    wrong with the method's settings as they are; the run is then refused. ``size_leaks``: what is
-    wrong only as long as the clients' numbers of records are not declared public.
+    ``accesses``: the largest number of accesses per client and round. ``leaks``: settings of the
+    method that leak records; the run is then refused. ``size_leaks``: those that leak only if the
+    clients' numbers of records are not declared public.
     """
 
     accesses: int
@@ -211,16 +211,16 @@ class PrivateForm:
 
 @dataclass(frozen=True)
 class RepliesNeeded:
-    """The fewest replies that a server can work with; who needs them, and what else would help."""
+    """The fewest replies that a server accepts, the reason, and a remedy."""
 
     number: int = 1
     because: str = ""  # the settings that need them; empty: the method itself
-    remedy: str = ""  # beside more clients
+    remedy: str = ""  # other than more clients
 
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What a client knows in a round: its records, or the private door to them, never both."""
+    """The client context of a round: its records, or the private door to them, never both."""
 
     task: Task
     round: int
@@ -243,14 +243,14 @@ class ClientContext:
 
     @property
     def size(self) -> int:
-        """How many records stand behind the reply: with privacy on, the number declared public."""
+        """The client's number of records: with privacy on, the one declared public."""
         return len(self.records) if self.private is None else self.private.size
 
 
 @dataclass(frozen=True)
 class Reply(Generic[M_co]):
-    """What one client sent. ``trust``, 0 to 1, is what a defence thinks of it: a server that
-    trains on clients' sets multiplies it into the client's weight."""
+    """What one client sent. ``trust``, 0 to 1, is set by a defence: a server that trains on
+    clients' sets multiplies it into the client's weight."""
 
     client: int
     message: M_co
@@ -259,7 +259,7 @@ class Reply(Generic[M_co]):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a round is worth on the test split; ``None`` where it was not measured.
+    """Accuracy and loss on the test split; ``None`` if they were not measured.
 
     Where ``accuracy`` is a mean over several networks, ``details`` say how many (``networks``) and
     how much they differ (``accuracy_std``).
@@ -273,7 +273,7 @@ class Evaluation:
 class Method(ABC, Generic[S, D, C, U]):
     """A federated method, of server state S, message down D, client state C and message up U.
 
-    See the module's docstring for the order of calls. Below the abstract functions stands what a
+    See the module's docstring for the order of calls. The abstract functions are followed by what a
     method may add; the defaults add nothing.
     """
 
@@ -287,19 +287,19 @@ class Method(ABC, Generic[S, D, C, U]):
 
     @abstractmethod
     def download(self, task: Task) -> "Schema[D]":
-        """What the message down looks like, so that it can be checked."""
+        """The schema that the message down is checked against."""
 
     @abstractmethod
     def upload(self, task: Task) -> "Schema[U]":
-        """What the message up looks like, so that it can be checked."""
+        """The schema that the message up is checked against."""
 
     @abstractmethod
     def broadcast(self, ctx: ServerContext, state: S) -> D:
-        """The message that every sampled client gets this round."""
+        """The message to every sampled client this round."""
 
     @abstractmethod
     def client(self, ctx: ClientContext, message: D, state: C) -> tuple[U, C]:
-        """One client's work in one round: its reply and its next state."""
+        """One client's work in one round: returns its reply and its next state."""
 
     @abstractmethod
     def server(self, ctx: ServerContext, state: S, replies: Sequence[Reply[U]]) -> S:
@@ -307,42 +307,42 @@ class Method(ABC, Generic[S, D, C, U]):
 
     @abstractmethod
     def params(self, state: S) -> Params:
-        """The model as it stands."""
+        """The current weights of the model."""
 
-    # Centralised: one client has all records, and nothing travels.
+    # Centralised: one client has all records, and nothing is sent.
     pooled: ClassVar[bool] = False
-    # ``synthetic`` gives what each client sent, so that a ``[defence]`` can judge it; the server
+    # ``synthetic`` returns what each client sent, so that a ``[defence]`` can judge it; the server
     # multiplies ``Reply.trust`` into the clients' weights.
     sends_sets: ClassVar[bool] = False
-    # Settings of a private run, where the user left them open.
+    # Defaults of a private run, for settings that the user did not set.
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
-    # What to do instead of a ``[defence]``, where the clients send no sets.
+    # What to do instead of a ``[defence]``, if the clients send no sets.
     instead_of_defence: ClassVar[str] = "leave it out"
 
     def private_form(self, rate: float) -> PrivateForm | None:
-        """How a client uses the private door at sampling rate ``rate``; ``None``: it cannot."""
+        """The private form at sampling rate ``rate``; ``None``: there is none."""
         return None
 
     @property
     def replies_needed(self) -> RepliesNeeded:
-        """A run whose rounds cannot have these is refused before it starts."""
+        """A run whose rounds cannot provide these is refused before it starts."""
         return RepliesNeeded()
 
     def report(self, state: S, replies: Sequence[Reply[U]]) -> dict[str, float]:
-        """Numbers of its own for the round's ``details``."""
+        """The method's own numbers for the round's ``details``."""
         return {}
 
     def synthetic(self, state: S, replies: Sequence[Reply[U]]) -> dict[int, SyntheticSet]:
-        """Sets to keep, by client (``SERVER`` for the server's own); empty: none this round."""
+        """Sets to store, by client (``SERVER`` for the server's); empty: none this round."""
         return {}
 
     def evaluate(self, ctx: ServerContext, state: S, test: Records) -> Evaluation | None:
-        """What the round is worth; ``None``: the accuracy of ``params(state)``."""
+        """The round's evaluation; ``None``: the accuracy of ``params(state)``."""
         return None
 
 
 class ClientSide(Protocol):
-    """The client's half of a method: all that runs a client's turn."""
+    """The client's half of a method: all that a client's round needs."""
 
     def init_client(self, task: Task) -> Any: ...
 
@@ -357,7 +357,7 @@ AnyMethod: TypeAlias = Method[Any, Any, Any, Any]
 
 
 class Stateless(Method[S, D, None, U]):
-    """A method whose clients remember nothing from round to round."""
+    """A method whose clients keep no state between rounds."""
 
     def init_client(self, task: Task) -> None:
         return None

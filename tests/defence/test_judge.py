@@ -1,4 +1,4 @@
-"""The defence: attackers are found, honest clients are left alone however odd their classes."""
+"""The defence: attackers are found, honest clients are trusted whatever classes they hold."""
 
 import math
 from collections.abc import Sequence
@@ -44,19 +44,19 @@ def records(classes: Sequence[int], seed: int, each: int = 8) -> SyntheticSet:
     generator = Rng(seed).torch()
     rows = []
     for label in classes:
-        own = (DATA.train.labels == label).nonzero().flatten()
-        rows.append(own[torch.randperm(len(own), generator=generator)[:each]])
+        found = (DATA.train.labels == label).nonzero().flatten()
+        rows.append(found[torch.randperm(len(found), generator=generator)[:each]])
     index = torch.cat(rows)
     return SyntheticSet(DATA.scaling(DATA.train.inputs[index]), DATA.train.labels[index].long())
 
 
-def attacked(own: SyntheticSet, kind: str, seed: int = 99) -> SyntheticSet:
+def attacked(sent: SyntheticSet, kind: str, seed: int = 99) -> SyntheticSet:
     if kind == "noise":
-        noise = torch.randn(own.images.shape, generator=Rng(seed).torch())
-        return SyntheticSet(noise, own.labels)
+        noise = torch.randn(sent.images.shape, generator=Rng(seed).torch())
+        return SyntheticSet(noise, sent.labels)
     if kind == "flipped":
-        return SyntheticSet(own.images, (own.labels + 1) % 10)
-    return SyntheticSet(own.images * 10, own.labels)
+        return SyntheticSet(sent.images, (sent.labels + 1) % 10)
+    return SyntheticSet(sent.images * 10, sent.labels)
 
 
 def some_classes(client: int) -> list[int]:
@@ -99,8 +99,8 @@ def test_attackers_are_found_and_nobody_else(kind: str, mode: Any) -> None:
 
 
 @pytest.mark.parametrize("per_client", [1, 2])
-def test_clients_with_classes_of_their_own_are_trusted(per_client: int) -> None:
-    """Nothing in common, each its own digits: only the pixels can be compared."""
+def test_clients_with_classes_that_no_other_holds_are_trusted(per_client: int) -> None:
+    """No class in common: only the pixels can be compared."""
     sets = {
         client: records(range(client * per_client, (client + 1) * per_client), client)
         for client in range(10 // per_client)
@@ -166,8 +166,8 @@ def test_the_order_of_the_clients_does_not_matter_and_soft_labels_are_fine() -> 
     few = {client: honest()[client] for client in range(4)}
     assert judged(dict(reversed(few.items()))) == judged(few)
     soft = {
-        client: SyntheticSet(own.images, torch.nn.functional.one_hot(own.labels, 10).float())
-        for client, own in few.items()
+        client: SyntheticSet(hard.images, torch.nn.functional.one_hot(hard.labels, 10).float())
+        for client, hard in few.items()
     }
     assert distrusted(judged(soft)) == []
 
@@ -178,10 +178,10 @@ def test_directions_are_the_obvious_cosines() -> None:
     sets = {0: records([1, 2], 0), 1: records([1], 1), 2: records([1, 3], 2)}
 
     def unit(client: int) -> torch.Tensor:
-        own = sets[client]
-        mine = own.labels == 1
+        rows = sets[client].labels == 1
+        x, y = sets[client].images[rows], sets[client].labels[rows]
         weights = {k: v.clone().requires_grad_(True) for k, v in params.items()}
-        loss = problem.loss(problem.model.apply(weights, own.images[mine]), own.labels[mine]).mean()
+        loss = problem.loss(problem.model.apply(weights, x), y).mean()
         flat = torch.autograd.grad(
             loss, list(weights.values()), allow_unused=True, materialize_grads=True
         )
@@ -207,13 +207,14 @@ def test_values_by_hand() -> None:
     assert found["roughness"].value == pytest.approx(math.sqrt(18) / 3)
     problem = task()
     params = problem.model.init(Rng(4).torch())
-    own = records([1, 2], 0)
-    losses = problem.loss(problem.model.apply(params, own.images), own.labels)
-    evidence = by_model(problem, params, own, {1: [5, 6, 7], 2: [5]})
-    expected = (3 * losses[own.labels == 1].mean() + losses[own.labels == 2].mean()) / 4
+    synthetic = records([1, 2], 0)
+    labels = synthetic.labels
+    losses = problem.loss(problem.model.apply(params, synthetic.images), labels)
+    evidence = by_model(problem, params, synthetic, {1: [5, 6, 7], 2: [5]})
+    expected = (3 * losses[labels == 1].mean() + losses[labels == 2].mean()) / 4
     assert evidence["loss"].value == pytest.approx(float(expected), rel=1e-5)
     assert evidence["loss"].references == 3
-    assert by_model(problem, params, own, {1: [], 2: []}) == {}
+    assert by_model(problem, params, synthetic, {1: [], 2: []}) == {}
 
 
 def test_the_nearest_prototype_is_that_of_the_median() -> None:
@@ -299,7 +300,7 @@ def test_methods_without_sets_are_refused(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "words"),
+    ("section", "message"),
     [
         ({"mode": "on"}, "defence.mode: invalid enum value 'on'"),
         ({"mode": "drop", "limit": 0}, "defence.limit: expected float > 0"),
@@ -307,10 +308,10 @@ def test_methods_without_sets_are_refused(method: str, tmp_path: Path) -> None:
         ({"modes": "drop"}, "defence.modes: no such setting; did you mean 'mode'"),
     ],
 )
-def test_wrong_sections_are_refused(section: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_wrong_sections_are_refused(section: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError) as caught:
         fedstill.run("feddm", out=tmp_path / "run", config={"defence": section})
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def distilled(*trusts: float) -> list[Reply[Distilled]]:

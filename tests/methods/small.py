@@ -1,4 +1,4 @@
-"""Settings that make a method quick on the toy problem; without an entry the defaults serve."""
+"""Settings that make a method fast on the toy problem; without an entry the defaults are used."""
 
 from typing import Any
 
@@ -50,8 +50,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "real": {"images_per_class": 2, "server_epochs": 10},
 }
 
-# And what makes them quick with privacy on; the settings that a private run has by default are
-# filled in.
+# The same with privacy on; the defaults of a private run are added.
 SMALL_PRIVATE: dict[str, dict[str, Any]] = {
     "fedgloss": {"trajectories": 1, "real_batches": 2, "local_steps": 1, "radius": 0.01},
     "feddm": {"iterations": 2, "release_steps": 2},

@@ -23,7 +23,7 @@ from fedstill.testing import as_vector, toy_run
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 from tests.methods.small import SMALL
 
-QUICK = DistDD(**SMALL["distdd"])
+FAST = DistDD(**SMALL["distdd"])
 MODEL = ConvNet((1, 8, 8), 3, width=4)
 TASK = Task(MODEL, (1, 8, 8), 3, 2, 9, Scaling((0.5,), (0.25,)))
 SERVER_CONTEXT = ServerContext(TASK, 1, Rng(5))
@@ -61,7 +61,7 @@ def obvious_distance(real: list[Tensor], synthetic: list[Tensor]) -> Tensor:
 
 def test_a_round_is_the_obvious_loop() -> None:
     method = dataclasses.replace(
-        QUICK, steps_s=2, pixel_learning_rate=0.3, pixel_momentum=0.5, steps_theta=1
+        FAST, steps_s=2, pixel_learning_rate=0.3, pixel_momentum=0.5, steps_theta=1
     )
     state = method.init(SERVER_CONTEXT)
     contexts = [client(0, 0, 2, 2, 2, seed=1), client(0, 0, seed=2)]
@@ -71,12 +71,12 @@ def test_a_round_is_the_obvious_loop() -> None:
 
     images = state.images.clone()
     for label in (0, 2):
-        own = []
+        gradients = []
         for c in contexts:  # line 4, line 5: the mean over those who hold the class
             x, y = c.records.all()
             if (y == label).any():
-                own.append(gradient(state.params, x[y == label], y[y == label]))
-        target = [torch.stack(g).mean(0) for g in zip(*own, strict=True)]
+                gradients.append(gradient(state.params, x[y == label], y[y == label]))
+        target = [torch.stack(g).mean(0) for g in zip(*gradients, strict=True)]
         velocity = torch.zeros_like(images[label])
         for _ in range(2):  # line 6
             pixels = images[label].clone().requires_grad_(True)
@@ -86,9 +86,9 @@ def test_a_round_is_the_obvious_loop() -> None:
             images[label] = images[label] - 0.3 * velocity
     assert torch.allclose(after.images, images, atol=1e-5)
     assert torch.equal(after.images[1], state.images[1])  # nobody holds class 1
-    slopes = gradient(state.params, images.flatten(0, 1), torch.tensor([0, 0, 1, 1, 2, 2]))
-    for (name, weight), slope in zip(state.params.items(), slopes, strict=True):  # line 7
-        expected = weight - method.theta_learning_rate * slope
+    by_weight = gradient(state.params, images.flatten(0, 1), torch.tensor([0, 0, 1, 1, 2, 2]))
+    for (name, weight), g in zip(state.params.items(), by_weight, strict=True):  # line 7
+        expected = weight - method.theta_learning_rate * g
         assert torch.allclose(after.params[name], expected, atol=1e-6)
     assert after.matched == 2
 
@@ -120,33 +120,33 @@ def test_a_gradient_by_hand() -> None:
     moved, distance = method.match(
         task, {"w": torch.zeros(1, 1)}, images, 0, {"w": up.gradients["w"][0]}
     )
-    # Own gradient -s/2 at s = 2: distance (-2 - -1)^2 = 1, slope 2 (-s/2 + 2) (-1/2) = -1.
+    # Weight gradient -s/2 at s = 2: distance (-2 - -1)^2 = 1, pixel gradient -(-s/2 + 2) = -1.
     assert float(distance) == pytest.approx(1.0)
     assert float(moved) == pytest.approx(2.0 + 0.5 * 1.0)
 
 
 def replies_at(state: Distillation, *contexts: ClientContext) -> list[Reply[ClassGradients]]:
-    down = QUICK.broadcast(SERVER_CONTEXT, state)
-    return [Reply(k, QUICK.client(c, down, None)[0]) for k, c in enumerate(contexts)]
+    down = FAST.broadcast(SERVER_CONTEXT, state)
+    return [Reply(k, FAST.client(c, down, None)[0]) for k, c in enumerate(contexts)]
 
 
 def test_the_median_forgets_a_client_that_the_mean_follows() -> None:
-    state = QUICK.init(SERVER_CONTEXT)
+    state = FAST.init(SERVER_CONTEXT)
     replies = replies_at(state, *(client(0, 0, 1, seed=k) for k in range(5)))
     wild = {k: v * -1e4 for k, v in replies[0].message.gradients.items()}
     attacked = [Reply(0, ClassGradients(replies[0].message.classes, wild)), *replies[1:]]
     for rule in ("median", "trimmed-mean", "krum", "multi-krum"):
-        method = dataclasses.replace(QUICK, aggregate=rule, trim=0.2)
+        method = dataclasses.replace(FAST, aggregate=rule, trim=0.2)
         sound = as_vector(method.targets(replies)[0])
         assert (as_vector(method.targets(attacked)[0]) - sound).norm() < sound.norm()
-    sound = as_vector(QUICK.targets(replies)[0])
-    assert (as_vector(QUICK.targets(attacked)[0]) - sound).norm() > 100 * sound.norm()
+    sound = as_vector(FAST.targets(replies)[0])
+    assert (as_vector(FAST.targets(attacked)[0]) - sound).norm() > 100 * sound.norm()
 
 
 def test_a_zero_gradient_does_no_harm() -> None:
-    state = QUICK.init(SERVER_CONTEXT)
+    state = FAST.init(SERVER_CONTEXT)
     nothing = {k: torch.zeros(1, *v.shape) for k, v in state.params.items()}
-    after = QUICK.server(
+    after = FAST.server(
         SERVER_CONTEXT, state, [Reply(0, ClassGradients(torch.tensor([1]), nothing))]
     )
     assert torch.isfinite(after.images).all()
@@ -155,11 +155,11 @@ def test_a_zero_gradient_does_no_harm() -> None:
 
 
 def test_classes_with_too_few_holders_for_krum_keep_their_images_and_it_is_said() -> None:
-    method = dataclasses.replace(QUICK, aggregate="krum", byzantine=0)
+    method = dataclasses.replace(FAST, aggregate="krum", byzantine=0)
     state = method.init(SERVER_CONTEXT)
     contexts = [client(0, 1, seed=1), client(0, 1, seed=2), client(0, seed=3)]
     replies = replies_at(state, *contexts)
-    with pytest.warns(UserWarning, match="needs 3 clients with a class; .* fewer have class 1"):
+    with pytest.warns(UserWarning, match="needs 3 clients per class; .* fewer hold class 1"):
         after = method.server(SERVER_CONTEXT, state, replies)
     assert torch.equal(after.images[1:], state.images[1:])
     assert not torch.equal(after.images[0], state.images[0])
@@ -167,7 +167,7 @@ def test_classes_with_too_few_holders_for_krum_keep_their_images_and_it_is_said(
 
 
 def test_theta_is_drawn_anew_and_ends_as_a_train_from_scratch() -> None:
-    method = dataclasses.replace(QUICK, restart_every=2, steps_theta=0)
+    method = dataclasses.replace(FAST, restart_every=2, steps_theta=0)
     state = method.init(SERVER_CONTEXT)
     replies = replies_at(state, client(0, 1, 2))
     kept = method.server(SERVER_CONTEXT, state, replies)
@@ -181,8 +181,8 @@ def test_theta_is_drawn_anew_and_ends_as_a_train_from_scratch() -> None:
 
 
 def test_messages_that_do_not_fit_together_are_refused() -> None:
-    state = QUICK.init(SERVER_CONTEXT)
-    schema = QUICK.upload(TASK)
+    state = FAST.init(SERVER_CONTEXT)
+    schema = FAST.upload(TASK)
     up = replies_at(state, client(0, 2))[0].message
     data = wire.encode(up, schema)
     assert wire.decode(data, schema).classes.tolist() == [0, 2]
@@ -195,7 +195,7 @@ def test_messages_that_do_not_fit_together_are_refused() -> None:
 
 
 def test_a_run_ends_with_a_set_and_the_accuracy_of_new_networks(tmp_path: Path) -> None:
-    method = dataclasses.replace(QUICK, fresh_every=2)
+    method = dataclasses.replace(FAST, fresh_every=2)
     federation = toy_run(method, tmp_path / "run", rounds=3)
     measured = [m.round for m in federation.history if m.accuracy is not None]
     assert measured == [2, 3]
@@ -212,12 +212,12 @@ def test_a_run_ends_with_a_set_and_the_accuracy_of_new_networks(tmp_path: Path) 
     assert stored.clients.unique().tolist() == [SERVER]
     assert torch.equal(stored.of(SERVER).images, federation.state.images.flatten(0, 1))
     assert stored.labels.tolist() == [label for label in range(10) for _ in range(2)]
-    # One sheet a round: the server's set needs no overview of clients.
+    # One sheet per round: the server's set needs no overview of clients.
     assert [p.name for p in show(tmp_path / "run")] == ["round-0002.png", "round-0003.png"]
 
 
 def test_an_upload_is_classes_times_weights(tmp_path: Path) -> None:
-    federation = toy_run(QUICK, tmp_path / "run", rounds=1)
+    federation = toy_run(FAST, tmp_path / "run", rounds=1)
     setup = federation.built
     pairs = sum(len(setup.runner.records.of(k, setup.task).labels.unique()) for k in range(3))
     payload = 4 * pairs * setup.task.model.size + 8 * pairs
@@ -237,7 +237,7 @@ def test_the_command_line_reports_the_spread(tmp_path: Path, capsys: Any) -> Non
 
 def test_the_set_comes_nearer_round_by_round() -> None:
     """With theta and the records held still, the distance of the gradients falls."""
-    method = dataclasses.replace(QUICK, steps_theta=0, steps_s=4, pixel_learning_rate=0.5)
+    method = dataclasses.replace(FAST, steps_theta=0, steps_s=4, pixel_learning_rate=0.5)
     state = method.init(SERVER_CONTEXT)
     replies = replies_at(state, client(0, 0, 1, 2), client(1, 2, 2, seed=1))
     distances = []

@@ -72,43 +72,46 @@ def test_without_tuning_it_is_fedavg_to_the_bit(tmp_path: Path) -> None:
     assert torch.equal(as_vector(tuned.state.params), as_vector(plain.state.params))
 
 
-def obvious_slopes(
-    first: Params, target: Params, images: Tensor, free: Tensor, log_rate: Tensor, rows: Tensor
+def obvious_gradients(
+    first: Params, target: Params, images: Tensor, start: Tensor, log_rate: Tensor, rows: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """By one graph through all steps and the softmax, the batches picked row by row."""
-    leaves = [t.clone().requires_grad_(True) for t in (images, free, log_rate)]
+    leaves = [t.clone().requires_grad_(True) for t in (images, start, log_rate)]
     x, logits, log = leaves
     weights = {k: v.clone().requires_grad_(True) for k, v in first.items()}
-    for own in rows:
-        loss = cross_entropy(TASK.model.apply(weights, x[own]), logits.softmax(-1)[own]).mean()
-        slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-        weights = {k: w - log.exp() * g for (k, w), g in zip(weights.items(), slopes, strict=True)}
-    apart = sum((weights[k] - target[k]).square().sum() for k in target)
-    way = sum((first[k] - target[k]).square().sum() for k in target)
-    assert isinstance(apart, Tensor)
-    by_images, by_free, by_log = torch.autograd.grad(apart / way, leaves)
-    return by_images, by_free, by_log
+    for batch in rows:
+        soft = logits.softmax(-1)[batch]
+        loss = cross_entropy(TASK.model.apply(weights, x[batch]), soft).mean()
+        gradient = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+        weights = {
+            k: w - log.exp() * g for (k, w), g in zip(weights.items(), gradient, strict=True)
+        }
+    distance = sum((weights[k] - target[k]).square().sum() for k in target)
+    scale = sum((first[k] - target[k]).square().sum() for k in target)
+    assert isinstance(distance, Tensor)
+    by_images, by_logits, by_log = torch.autograd.grad(distance / scale, leaves)
+    return by_images, by_logits, by_log
 
 
 def test_one_matching_iteration_is_the_obvious_one() -> None:
-    """Adam's first step is its learning rate against the sign of each slope."""
+    """Adam's first step is its learning rate against the sign of each gradient."""
     method = replace(SMALL, matching_iterations=1, rate_learning_rate=0.2)
     path = trajectory()
-    images, free = method.start(CONTEXT)
+    images, logits = method.start(CONTEXT)
     stream = CONTEXT.rng.at("matching").torch()
     i = int(torch.randint(2, (), generator=stream))
     rows = method.rows(6, 3, stream)
     log_rate = torch.tensor(method.first_rate).log()
-    slopes = obvious_slopes(path[i], path[i + 1], images, free, log_rate, rows)
+    gradients = obvious_gradients(path[i], path[i + 1], images, logits, log_rate, rows)
     learnt = method.learn(CONTEXT, path)
-    sure = slopes[0].abs() > 1e-6  # Adam's small constant blurs the sign of the tiniest
+    sure = gradients[0].abs() > 1e-6  # Adam's epsilon shrinks the step of the smallest ones
     assert sure.float().mean() > 0.9
-    moved = images - 0.1 * slopes[0].sign()
+    moved = images - 0.1 * gradients[0].sign()
     assert torch.allclose(learnt.images[sure], moved[sure], atol=2e-3)
-    sure = slopes[1].abs().min(1).values > 1e-6
-    soft = (free - 0.1 * slopes[1].sign()).softmax(-1)
+    sure = gradients[1].abs().min(1).values > 1e-6
+    soft = (logits - 0.1 * gradients[1].sign()).softmax(-1)
     assert torch.allclose(learnt.labels[sure], soft[sure], atol=2e-3)
-    expected = float((log_rate - 0.2 * slopes[2].sign()).exp())
+    expected = float((log_rate - 0.2 * gradients[2].sign()).exp())
     assert learnt.learning_rate == pytest.approx(expected, rel=1e-3)
 
 

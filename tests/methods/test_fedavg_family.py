@@ -1,4 +1,4 @@
-"""Hand-computed rounds and limits of FedAvg and its kin.
+"""Hand-computed rounds and limits of the FedAvg family.
 
 Two clients, one feature, one weight: the model is softmax([0, w x]), so every number below can
 be checked on paper.
@@ -31,8 +31,8 @@ class OneWeight(Model):
         return {"w": torch.tensor(0.0)}
 
     def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
-        slope = params["w"] * x[:, :1]
-        return (x, torch.cat([torch.zeros_like(slope), slope], 1))
+        logit = params["w"] * x[:, :1]
+        return (x, torch.cat([torch.zeros_like(logit), logit], 1))
 
 
 # Client 0 holds x = 1 (class 1) three times; client 1 holds x = 2 (class 0) once.
@@ -99,13 +99,13 @@ def test_fedsgd_round_by_hand() -> None:
 def test_fedprox_round_by_hand() -> None:
     state, _, _ = one_round(FedProx(local_epochs=2, batch_size=10, learning_rate=0.5, mu=0.4))
 
-    def pulled(client: int) -> float:
+    def trained(client: int) -> float:
         w = 0.0
         for _ in range(2):
             w -= 0.5 * (gradient(client, w) + 0.4 * (w - 0.0))
         return w
 
-    assert float(state.params["w"]) == pytest.approx(0.75 * pulled(0) + 0.25 * pulled(1))
+    assert float(state.params["w"]) == pytest.approx(0.75 * trained(0) + 0.25 * trained(1))
 
 
 def test_fednova_round_by_hand() -> None:

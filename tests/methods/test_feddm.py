@@ -70,12 +70,12 @@ def test_images_start_from_records_of_their_class_or_from_noise() -> None:
     x, y = ctx.records.all()
     assert real.synthetic.labels.tolist() == [0, 0, 2, 2]
     for image, label in zip(real.synthetic.images, real.synthetic.labels, strict=True):
-        assert any(torch.equal(image, own) for own in x[y == label])
+        assert any(torch.equal(image, record) for record in x[y == label])
     assert not torch.equal(real.synthetic.images[0], real.synthetic.images[1])
     noise, _ = dataclasses.replace(SMALL, iterations=0, initial="noise").client(
         ctx, message(ctx), None
     )
-    assert not any(torch.equal(noise.synthetic.images[0], own) for own in x)
+    assert not any(torch.equal(noise.synthetic.images[0], record) for record in x)
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
@@ -139,23 +139,23 @@ def test_records_that_are_no_images_are_refused() -> None:
 
 def test_early_stop_ends_the_loop() -> None:
     ctx = digits(0, 0, 2)
-    told: list[tuple[int, int]] = []
-    watched = dataclasses.replace(ctx, progress=lambda step, steps: told.append((step, steps)))
+    reported: list[tuple[int, int]] = []
+    watched = dataclasses.replace(ctx, progress=lambda step, steps: reported.append((step, steps)))
     method = FedDM(images_per_class=1, iterations=200, radius=2.0, patience=5, tolerance=0.05)
     method.client(watched, message(ctx), None)
-    assert 5 < told[-1][0] < 200
-    told.clear()
+    assert 5 < reported[-1][0] < 200
+    reported.clear()
     FedDM(images_per_class=1, iterations=20, patience=0).client(watched, message(ctx), None)
-    assert told[-1] == (20, 20)
+    assert reported[-1] == (20, 20)
 
 
-def test_warm_start_goes_on_from_the_last_set() -> None:
+def test_warm_start_continues_from_the_last_set() -> None:
     ctx = digits(0, 0, 2, 2)
     method = dataclasses.replace(SMALL, warm_start=True)
-    fresh = method.init_client(ctx.task)
-    assert fresh == LastSet()
+    initial_state = method.init_client(ctx.task)
+    assert initial_state == LastSet()
     assert SMALL.init_client(ctx.task) is None
-    reply, state = method.client(ctx, message(ctx), fresh)
+    reply, state = method.client(ctx, message(ctx), initial_state)
     assert isinstance(state, LastSet)
     stored = tree.load(tree.dump(state), LastSet)
     later = dataclasses.replace(ctx, round=2, rng=Rng(99))
@@ -188,7 +188,7 @@ def test_weights_by_records_are_shares_of_the_clients() -> None:
     assert FedDM().pool(replies).weights.tolist() == [1.0] * 10
 
 
-def test_records_travel_only_when_they_are_asked_for() -> None:
+def test_the_number_of_records_is_sent_only_when_requested() -> None:
     ctx = digits(0, 0, 2, 2)
     assert SMALL.client(ctx, message(ctx), None)[0].records == 0
     weighted = dataclasses.replace(SMALL, weighting="records")

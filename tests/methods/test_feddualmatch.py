@@ -45,7 +45,7 @@ def replies() -> list[Reply[Distilled]]:
     ]
 
 
-def slopes(params: Params, images: Tensor, labels: Tensor) -> Params:
+def mean_gradient(params: Params, images: Tensor, labels: Tensor) -> Params:
     leaves = {k: v.clone().requires_grad_(True) for k, v in params.items()}
     loss = SETUP.task.loss(SETUP.task.model.apply(leaves, images), labels).mean()
     found = torch.autograd.grad(
@@ -70,14 +70,14 @@ def test_the_radius_is_the_largest_difference_of_one_step() -> None:
     sets = {r.client: r.message.synthetic for r in answers}
     images = torch.cat([s.images for s in sets.values()])
     labels = torch.cat([s.labels for s in sets.values()])
-    common = slopes(state.params, images, labels)
+    common = mean_gradient(state.params, images, labels)
     expected = max(
-        float(norm({k: 0.05 * (g - common[k]) for k, g in own.items()}))
-        for own in (slopes(state.params, s.images, s.labels) for s in sets.values())
+        float(norm({k: 0.05 * (g - common[k]) for k, g in gradient.items()}))
+        for gradient in (mean_gradient(state.params, s.images, s.labels) for s in sets.values())
     )
     assert SMALL.server(SERVER, state, answers).radius == pytest.approx(expected, rel=1e-4)
-    wider = dataclasses.replace(SMALL, radius_step=0.5)
-    assert wider.server(SERVER, state, answers).radius == pytest.approx(10 * expected, rel=1e-4)
+    longer = dataclasses.replace(SMALL, radius_step=0.5)
+    assert longer.server(SERVER, state, answers).radius == pytest.approx(10 * expected, rel=1e-4)
     fixed = dataclasses.replace(SMALL, adaptive_radius=False)
     assert fixed.server(SERVER, state, answers).radius == 5.0
     noisy = dataclasses.replace(SMALL, radius_noise=0.3).server(SERVER, state, answers).radius
@@ -92,12 +92,12 @@ def test_one_gradient_matching_step_is_the_double_gradient() -> None:
     images = torch.cat([s.images for s in sets.values()])
     labels = torch.cat([s.labels for s in sets.values()])
     aligned = method.align(SERVER, state.params, 0.0, sets, SyntheticSet(images, labels))
-    target = list(slopes(state.params, images, labels).values())
+    target = list(mean_gradient(state.params, images, labels).values())
     expected = []
-    for own in sets.values():
-        x = own.images.clone().requires_grad_(True)
+    for synthetic in sets.values():
+        x = synthetic.images.clone().requires_grad_(True)
         leaves = {k: v.clone().requires_grad_(True) for k, v in state.params.items()}
-        loss = SETUP.task.loss(SETUP.task.model.apply(leaves, x), own.labels).mean()
+        loss = SETUP.task.loss(SETUP.task.model.apply(leaves, x), synthetic.labels).mean()
         gradient = torch.autograd.grad(
             loss,
             list(leaves.values()),
@@ -106,7 +106,7 @@ def test_one_gradient_matching_step_is_the_double_gradient() -> None:
             materialize_grads=True,
         )
         step = torch.autograd.grad(grad_distance(target, gradient), x)[0]
-        expected.append(own.images - 0.1 * step)
+        expected.append(synthetic.images - 0.1 * step)
     assert torch.allclose(aligned.images, torch.cat(expected), atol=1e-5)
     assert torch.equal(aligned.labels, labels)
 
@@ -118,10 +118,12 @@ def test_gradient_matching_brings_the_gradients_nearer() -> None:
     labels = torch.cat([s.labels for s in sets.values()])
     method = dataclasses.replace(SMALL, gradient_steps=10)
     aligned = method.align(SERVER, state.params, 0.0, sets, SyntheticSet(images, labels))
-    target = list(slopes(state.params, images, labels).values())
+    target = list(mean_gradient(state.params, images, labels).values())
 
     def distance(x: Tensor) -> float:
-        return float(grad_distance(target, list(slopes(state.params, x, labels[:4]).values())))
+        return float(
+            grad_distance(target, list(mean_gradient(state.params, x, labels[:4]).values()))
+        )
 
     assert distance(aligned.images[:4]) < distance(images[:4])
 

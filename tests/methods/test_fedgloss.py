@@ -42,7 +42,9 @@ def region(ctx: ClientContext, radius: float = 10.0) -> Region:
     return Region(ctx.task.model.init(Rng(1).torch()), radius)
 
 
-def slopes(ctx: Any, params: Params, x: Tensor, y: Tensor, *, twice: bool = False) -> list[Tensor]:
+def mean_gradient(
+    ctx: Any, params: Params, x: Tensor, y: Tensor, *, twice: bool = False
+) -> list[Tensor]:
     """Gradient of the mean loss, the whole batch at once."""
     leaves = {k: v.clone().requires_grad_(True) for k, v in params.items()}
     loss = ctx.task.loss(ctx.task.model.apply(leaves, x), y).mean()
@@ -52,8 +54,8 @@ def slopes(ctx: Any, params: Params, x: Tensor, y: Tensor, *, twice: bool = Fals
     return list(found)
 
 
-def stepped(ctx: Any, params: Params, own: SyntheticSet, eta: float) -> Params:
-    gradient = slopes(ctx, params, own.images, own.labels)
+def stepped(ctx: Any, params: Params, synthetic: SyntheticSet, eta: float) -> Params:
+    gradient = mean_gradient(ctx, params, synthetic.images, synthetic.labels)
     return {k: v - eta * g for (k, v), g in zip(params.items(), gradient, strict=True)}
 
 
@@ -63,8 +65,8 @@ def replies(*radii_and_records: tuple[float, int]) -> list[Reply[Approximation]]
     for client, (radius, records) in enumerate(radii_and_records):
         size = 2 * client + 2
         images = torch.randn(size, 1, 8, 8, generator=generator)
-        own = SyntheticSet(images, torch.arange(size) % 10)
-        found.append(Reply(client, Approximation(own, records, radius, 1.0)))
+        synthetic = SyntheticSet(images, torch.arange(size) % 10)
+        found.append(Reply(client, Approximation(synthetic, records, radius, 1.0)))
     return found
 
 
@@ -78,10 +80,10 @@ def test_one_pixel_step_is_the_obvious_loop(augment: Any) -> None:
     # One draw of the augmentation for both sides; all records are one batch.
     change = draw_augmentation(augment, ctx.rng.at("augment").torch(), flip=False)
     x, y = ctx.records.all()
-    target = slopes(ctx, down.params, change(x), y)
+    target = mean_gradient(ctx, down.params, change(x), y)
     pixels = before.images.clone().requires_grad_(True)
-    own = slopes(ctx, down.params, change(pixels), before.labels, twice=True)
-    distance = grad_distance(target, own, FED_GLOSS)
+    gradient = mean_gradient(ctx, down.params, change(pixels), before.labels, twice=True)
+    distance = grad_distance(target, gradient, FED_GLOSS)
     expected = pixels - 3.0 * torch.autograd.grad(distance, pixels)[0]
     assert torch.allclose(after.synthetic.images, expected, atol=1e-5)
     assert after.loss == pytest.approx(float(distance.detach()), rel=1e-4)
@@ -98,12 +100,12 @@ def test_a_trajectory_step_trains_on_the_images_and_matches_again() -> None:
     for _ in range(2):
         weights = stepped(ctx, weights, first, method.learning_rate(ctx.task, 1))
     x, y = ctx.records.all()
-    target = slopes(ctx, weights, x, y)
+    target = mean_gradient(ctx, weights, x, y)
     pixels = first.images.clone().requires_grad_(True)
-    own = slopes(ctx, weights, pixels, first.labels, twice=True)
-    slope = torch.autograd.grad(grad_distance(target, own, FED_GLOSS), pixels)[0]
+    gradient = mean_gradient(ctx, weights, pixels, first.labels, twice=True)
+    pixel_gradient = torch.autograd.grad(grad_distance(target, gradient, FED_GLOSS), pixels)[0]
     start = STILL.client(ctx, down, None)[0].synthetic.images
-    velocity = 0.5 * (start - first.images) / 3.0 + slope  # momentum of the step before
+    velocity = 0.5 * (start - first.images) / 3.0 + pixel_gradient  # momentum of the step before
     second = method.client(ctx, down, None)[0].synthetic
     assert torch.allclose(second.images, pixels - 3.0 * velocity, atol=1e-5)
 
@@ -119,11 +121,11 @@ def test_a_trajectory_step_trains_on_the_images_and_matches_again() -> None:
     ],
 )
 def test_how_many_pixel_steps_are_made(changes: dict[str, Any], steps: int) -> None:
-    told: list[tuple[int, int]] = []
-    ctx = dataclasses.replace(digits(0, 0, 2), progress=lambda *at: told.append(at))
+    reported: list[tuple[int, int]] = []
+    ctx = dataclasses.replace(digits(0, 0, 2), progress=lambda *at: reported.append(at))
     dataclasses.replace(FIXED, **changes).client(ctx, region(ctx), None)
-    assert len(told) == steps
-    assert all(done <= expected for done, expected in told)
+    assert len(reported) == steps
+    assert all(done <= expected for done, expected in reported)
 
 
 def test_without_pixel_steps_the_images_stay_as_they_were() -> None:
@@ -131,13 +133,13 @@ def test_without_pixel_steps_the_images_stay_as_they_were() -> None:
     still = STILL.client(ctx, region(ctx), None)[0]
     x, y = ctx.records.all()
     for image, label in zip(still.synthetic.images, still.synthetic.labels, strict=True):
-        assert any(torch.equal(image, own) for own in x[y == label])
+        assert any(torch.equal(image, record) for record in x[y == label])
     assert still.loss == 0.0
     noise = dataclasses.replace(STILL, initial="noise").client(ctx, region(ctx), None)[0]
-    assert not any(torch.equal(noise.synthetic.images[0], own) for own in x)
+    assert not any(torch.equal(noise.synthetic.images[0], record) for record in x)
 
 
-def test_warm_start_goes_on_from_the_last_set() -> None:
+def test_warm_start_continues_from_the_last_set() -> None:
     ctx = digits(0, 0, 2, 2)
     method = dataclasses.replace(ONE, warm_start=True)
     assert ONE.init_client(ctx.task) is None
@@ -223,8 +225,8 @@ def test_a_server_step_is_the_weighted_sum_of_the_clients_gradients() -> None:
         after = method.server(SERVER, state, answers)
         expected = state.params
         for share, reply in zip(shares, answers, strict=True):
-            own = reply.message.synthetic
-            step = subtract(stepped(SERVER, state.params, own, 1.0), state.params)
+            synthetic = reply.message.synthetic
+            step = subtract(stepped(SERVER, state.params, synthetic, 1.0), state.params)
             expected = {
                 k: v + method.server_learning_rate * share * step[k] for k, v in expected.items()
             }
@@ -259,7 +261,7 @@ def test_calibrated_steps_have_the_length_of_the_real_gradient() -> None:
     down = region(ctx)
     reply, _ = method.client(ctx, down, None)
     x, y = ctx.records.all()
-    lengths = [float(g.norm()) for g in slopes(ctx, down.params, x, y)]
+    lengths = [float(g.norm()) for g in mean_gradient(ctx, down.params, x, y)]
     assert reply.norms is not None
     assert reply.norms.tolist() == pytest.approx(lengths, rel=1e-4, abs=1e-9)
     server = ServerContext(ctx.task, 1, Rng(0))

@@ -53,8 +53,8 @@ class OneWeight(Model):
         return {"w": torch.tensor(0.0)}
 
     def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
-        slope = params["w"] * x[:, :1]
-        return (x, torch.cat([torch.zeros_like(slope), slope], 1))
+        logit = params["w"] * x[:, :1]
+        return (x, torch.cat([torch.zeros_like(logit), logit], 1))
 
 
 def test_one_iteration_on_paper() -> None:
@@ -73,8 +73,8 @@ def test_one_iteration_on_paper() -> None:
         input_learning_rate=0.9,
     )
     up, _ = method.client(ctx, down(ctx), None)
-    slope = -2 * (1 - 1 / (1 + math.exp(-2 * 0.6)))
-    moved = 2.0 - 0.9 * slope * 0.6 / 2
+    gradient = -2 * (1 - 1 / (1 + math.exp(-2 * 0.6)))
+    moved = 2.0 - 0.9 * gradient * 0.6 / 2
     assert float(up.batches.x) == pytest.approx(moved)
     assert up.batches.y.tolist() == [[1]]
     assert up.loss_before == pytest.approx(math.log(2))
@@ -86,23 +86,23 @@ def test_one_iteration_on_paper() -> None:
 
 
 def obvious_step(
-    ctx: ClientContext, start: Params, x: Tensor, free: Tensor, rate: float, *, soft: bool
+    ctx: ClientContext, start: Params, x: Tensor, labels: Tensor, rate: float, *, soft: bool
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the loss over all records, by one graph through all steps."""
     x = x.clone().requires_grad_(True)
-    free = free.clone().requires_grad_(True) if soft else free
+    labels = labels.clone().requires_grad_(True) if soft else labels
     weights = {k: v.clone().requires_grad_(True) for k, v in start.items()}
-    for own, label in zip(x, free, strict=True):
+    for batch, label in zip(x, labels, strict=True):
         y = label.softmax(-1) if soft else label.long()
-        loss = cross_entropy(ctx.task.model.apply(weights, own), y).mean()
-        slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-        weights = {k: w - rate * g for (k, w), g in zip(weights.items(), slopes, strict=True)}
-    inputs, labels = ctx.records.all()
-    loss = cross_entropy(ctx.task.model.apply(weights, inputs), labels).mean()
+        loss = cross_entropy(ctx.task.model.apply(weights, batch), y).mean()
+        gradient = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+        weights = {k: w - rate * g for (k, w), g in zip(weights.items(), gradient, strict=True)}
+    inputs, classes = ctx.records.all()
+    loss = cross_entropy(ctx.task.model.apply(weights, inputs), classes).mean()
     if not soft:
         return torch.autograd.grad(loss, x)[0], torch.zeros_like(x)
-    by_x, by_free = torch.autograd.grad(loss, [x, free])
-    return by_x, by_free
+    by_x, by_labels = torch.autograd.grad(loss, [x, labels])
+    return by_x, by_labels
 
 
 @pytest.mark.parametrize("labels", ["fixed", "trainable"])
@@ -176,7 +176,7 @@ def test_records_as_batches_are_a_step_of_fedavg() -> None:
     assert torch.allclose(as_vector(found), expected, atol=1e-6)
 
 
-def test_from_noise_nothing_is_told_about_the_records() -> None:
+def test_from_noise_nothing_is_sent_about_the_records() -> None:
     one, other = small_context(6), small_context(9)
     for labels in ("fixed", "trainable"):
         method = replace(SMALL, initial="noise", labels=labels, iterations=0)
@@ -191,7 +191,7 @@ def test_real_starts_are_records_with_their_labels() -> None:
     x, y = ctx.records.all()
     up, _ = replace(SMALL, iterations=0).client(ctx, down(ctx), None)
     for image, label in zip(up.batches.x.flatten(0, 1), up.batches.y.flatten(), strict=True):
-        assert any(torch.equal(image, own) and int(label) == int(y[i]) for i, own in enumerate(x))
+        assert any(torch.equal(image, one) and int(label) == int(y[i]) for i, one in enumerate(x))
     # Four examples of three records: every one, and one again.
     assert len(up.batches.x.flatten(0, 1).flatten(1).unique(dim=0)) == 3
 
@@ -209,11 +209,11 @@ def test_weighting_by_records_is_asked_for() -> None:
     ups = [replace(up, batches=Batches(up.batches.x, up.batches.y.int())) for up in ups]
     replies = [Reply(k, up) for k, up in enumerate(ups)]
     w = as_vector(down(ctx).params)
-    own = [as_vector(weighted.recovered(ctx.task, down(ctx), up.batches)) - w for up in ups]
+    updates = [as_vector(weighted.recovered(ctx.task, down(ctx), up.batches)) - w for up in ups]
     by_records = as_vector(weighted.server(server, down(ctx), replies).params)
     alike = as_vector(SMALL.server(server, down(ctx), replies).params)
-    assert torch.allclose(by_records, w + 0.75 * own[0] + 0.25 * own[1], atol=1e-6)
-    assert torch.allclose(alike, w + (own[0] + own[1]) / 2, atol=1e-6)
+    assert torch.allclose(by_records, w + 0.75 * updates[0] + 0.25 * updates[1], atol=1e-6)
+    assert torch.allclose(alike, w + (updates[0] + updates[1]) / 2, atol=1e-6)
     assert SMALL.report(down(ctx), replies)["loss_after"] == 0.5
 
 

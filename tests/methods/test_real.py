@@ -24,7 +24,7 @@ def test_what_is_sent_are_records(tmp_path: Path) -> None:
     federation = toy_run(Real(images_per_class=2, server_epochs=1), tmp_path / "run", rounds=1)
     stored = load_set(tmp_path / "run" / "synthetic" / "round-0001.safetensors")
     for client in range(3):
-        own, labels = federation.built.runner.records.of(client, federation.built.task).all()
+        records, labels = federation.built.runner.records.of(client, federation.built.task).all()
         sent = stored.of(client)
         for image, label in zip(sent.images, sent.labels, strict=True):
-            assert any(torch.equal(image, x) for x in own[labels == label])
+            assert any(torch.equal(image, x) for x in records[labels == label])

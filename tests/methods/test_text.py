@@ -1,4 +1,4 @@
-"""Methods that know nothing of text learn it all the same; those that distil images say no."""
+"""Methods without code for text learn it; those that distil images refuse it."""
 
 import math
 import tomllib
@@ -44,7 +44,7 @@ def test_every_general_method_learns_text(name: str, tmp_path: Path) -> None:
     assert set(federation.history[-1].details) >= {"accuracy/ANN", "accuracy/BEN"}
 
 
-def test_a_run_on_shakespeare_needs_no_further_words(plays: Path) -> None:
+def test_a_run_on_shakespeare_needs_no_further_options(plays: Path) -> None:
     result = fedstill.run(
         "fedavg",
         data="shakespeare",
@@ -77,7 +77,7 @@ def test_methods_that_distil_images_refuse_text(name: str, plays: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("options", "message"),
     [
         ({"model": "mlp"}, "'mlp' cannot read 'shakespeare': its records are text; use gru"),
         ({"model": "convnet"}, "a ConvNet needs images"),
@@ -85,10 +85,12 @@ def test_methods_that_distil_images_refuse_text(name: str, plays: Path) -> None:
         ({"data": "digits", "data_dir": None, "model": "gru"}, "a language model needs text"),
     ],
 )
-def test_what_does_not_fit_together_is_said(words: dict[str, Any], said: str, plays: Path) -> None:
-    request: dict[str, Any] = {"data": "shakespeare", "data_dir": plays, **words}
+def test_what_does_not_fit_together_is_refused(
+    options: dict[str, Any], message: str, plays: Path
+) -> None:
+    request: dict[str, Any] = {"data": "shakespeare", "data_dir": plays, **options}
     sequence = {"data.sequence_length": 10} if request["data"] == "shakespeare" else {}
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=message):
         fedstill.run("fedavg", workers=1, out=plays / "run", set=sequence, **request)
     assert not (plays / "run").exists()
 

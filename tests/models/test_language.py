@@ -1,4 +1,4 @@
-"""The language models against PyTorch's own layers, and through second derivatives."""
+"""The language models against PyTorch's layers, and through second derivatives."""
 
 import pytest
 import torch
@@ -57,8 +57,8 @@ def test_the_gru_is_pytorchs() -> None:
     for layer in range(2):
         for ours, theirs in (("input", "ih"), ("hidden", "hh")):
             for part in ("weight", "bias"):
-                own = getattr(reference, f"{part}_{theirs}_l{layer}")
-                own.data = params[f"gru{layer}.{ours}.{part}"]
+                parameter = getattr(reference, f"{part}_{theirs}_l{layer}")
+                parameter.data = params[f"gru{layer}.{ours}.{part}"]
     states, _ = reference(model.embed(params, tokens()))
     assert torch.allclose(model.features(params, tokens())[-2], states, atol=1e-6)
 
@@ -105,7 +105,7 @@ def test_no_position_sees_what_comes_after_it(model: LanguageModel) -> None:
 
 @pytest.mark.parametrize("model", SMALL, ids=NAMES)
 def test_gradients_have_gradients(model: LanguageModel) -> None:
-    """What FedSynth needs: the slope, by embeddings and soft labels, of a step of the weights."""
+    """What FedSynth needs: the gradient of an SGD step by embeddings and soft labels."""
     params: Params = {k: v.double() for k, v in model.init(generator()).items()}
     leaves = [v.requires_grad_() for v in params.values()]
     x = torch.randn(1, *(model.continuous_shape or ()), generator=generator()).double()
@@ -113,10 +113,10 @@ def test_gradients_have_gradients(model: LanguageModel) -> None:
 
     def step_length(x: Tensor, y: Tensor) -> Tensor:
         loss = cross_entropy(model.apply_continuous(params, x), y).mean()
-        slopes = torch.autograd.grad(
+        gradient = torch.autograd.grad(
             loss, leaves, create_graph=True, allow_unused=True, materialize_grads=True
         )
-        total: Tensor = sum((s**2).sum() for s in slopes)  # type: ignore[assignment]
+        total: Tensor = sum((g**2).sum() for g in gradient)  # type: ignore[assignment]
         return total
 
     assert torch.autograd.gradcheck(step_length, (x.requires_grad_(), y.requires_grad_()))

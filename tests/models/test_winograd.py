@@ -1,4 +1,4 @@
-"""Winograd's way through the papers' ConvNet against the network as it is defined."""
+"""Winograd's algorithm for the papers' ConvNet against the plain network."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from fedstill.models.kernels import winograd
 from fedstill.rng import Rng
 from fedstill.types import Params
 
-WIDE = 64
+WIDTH = 64
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 16, 16)]
 
 
@@ -44,27 +44,27 @@ def test_tiles_are_the_convolution(height: int, width: int) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("images", [1, 5])
 def test_every_output_is_the_networks(shape: tuple[int, ...], images: int) -> None:
-    model = ConvNet(shape, 10, width=WIDE)
+    model = ConvNet(shape, 10, width=WIDTH)
     assert model.fast_inference
     params = some_weights(model)
     x = torch.randn(images, *shape, generator=Rng(1).at("x").torch(), dtype=torch.float64)
-    for quick, slow in zip(model.inference(params, x), model.features(params, x), strict=True):
-        torch.testing.assert_close(quick, slow, rtol=1e-8, atol=1e-8)
+    for fast, slow in zip(model.inference(params, x), model.features(params, x), strict=True):
+        torch.testing.assert_close(fast, slow, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2])
 def test_single_precision_is_exact_enough(shape: tuple[int, ...]) -> None:
-    model = ConvNet(shape, 10, width=WIDE)
+    model = ConvNet(shape, 10, width=WIDTH)
     params = some_weights(model, torch.float32)
     x = torch.randn(8, *shape, generator=Rng(1).at("x").torch())
     exact = model.features({k: v.double() for k, v in params.items()}, x.double())
-    for quick, right in zip(model.inference(params, x), exact, strict=True):
-        assert quick.dtype == torch.float32
-        assert apart(quick, right) < 2e-5
+    for fast, right in zip(model.inference(params, x), exact, strict=True):
+        assert fast.dtype == torch.float32
+        assert apart(fast, right) < 2e-5
 
 
 def test_an_image_without_contrast_gives_no_nan() -> None:
-    model = ConvNet((1, 28, 28), 10, width=WIDE)
+    model = ConvNet((1, 28, 28), 10, width=WIDTH)
     params = some_weights(model, torch.float32)
     for value in (0.0, 3.0):
         x = torch.full((2, 1, 28, 28), value)
@@ -76,16 +76,16 @@ def test_an_image_without_contrast_gives_no_nan() -> None:
     "other",
     [
         ConvNet((1, 28, 28), 10, width=32),
-        ConvNet((1, 28, 28), 10, width=WIDE, norm="group"),
-        ConvNet((1, 28, 28), 10, width=WIDE, activation="gelu"),
-        ConvNet((1, 28, 28), 10, width=WIDE, pooling="max"),
-        ConvNet((1, 20, 20), 10, width=WIDE),  # 10x10 after the first block: no whole tiles
-        ConvNet((1, 17, 32), 10, width=WIDE),
+        ConvNet((1, 28, 28), 10, width=WIDTH, norm="group"),
+        ConvNet((1, 28, 28), 10, width=WIDTH, activation="gelu"),
+        ConvNet((1, 28, 28), 10, width=WIDTH, pooling="max"),
+        ConvNet((1, 20, 20), 10, width=WIDTH),  # 10x10 after the first block: no whole tiles
+        ConvNet((1, 17, 32), 10, width=WIDTH),
     ],
 )
 def test_other_networks_go_the_plain_way(other: ConvNet) -> None:
     assert not other.fast_inference
     params = other.init(Rng(0).at("weights").torch())
     x = torch.randn(2, *other.shape, generator=Rng(1).at("x").torch())
-    for quick, slow in zip(other.inference(params, x), other.features(params, x), strict=True):
-        assert torch.equal(quick, slow)
+    for fast, slow in zip(other.inference(params, x), other.features(params, x), strict=True):
+        assert torch.equal(fast, slow)

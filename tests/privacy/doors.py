@@ -1,4 +1,4 @@
-"""Private doors to made-up records, for the tests."""
+"""The private mechanism on random records, for the tests."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The door by the slow obvious loop, as the reference in tests of private forms."""
+"""The mechanism as a slow obvious loop, the reference in tests of private forms."""
 
 from collections.abc import Callable
 
@@ -27,11 +27,11 @@ def clipped_gradients(
         x, y = records.take(row[None])
         weights = {k: v.clone().requires_grad_(True) for k, v in params.items()}
         loss = task.loss(task.model.apply(weights, change(x)), y).sum()
-        own = torch.autograd.grad(
+        gradient = torch.autograd.grad(
             loss, list(weights.values()), allow_unused=True, materialize_grads=True
         )
-        length = float(torch.cat([g.flatten() for g in own]).norm())
-        found.append((int(y), [g * min(1.0, clip / length) for g in own]))
+        length = float(torch.cat([g.flatten() for g in gradient]).norm())
+        found.append((int(y), [g * min(1.0, clip / length) for g in gradient]))
     return found
 
 
@@ -57,6 +57,6 @@ def noisy_mean(
 ) -> list[Tensor]:
     """(sum of clipped gradients + noise) / (rate * size) of the first access."""
     total = noise_like([v.shape for v in params.values()], sigma * clip)
-    for _, own in clipped_gradients(task, params, records, rate, clip, change):
-        total = [t + g for t, g in zip(total, own, strict=True)]
+    for _, gradient in clipped_gradients(task, params, records, rate, clip, change):
+        total = [t + g for t, g in zip(total, gradient, strict=True)]
     return [t / (rate * size) for t in total]

@@ -27,7 +27,7 @@ from fedstill.types import ClientContext, Params, PerRecord, PrivateForm
 from tests.methods.small import SMALL, SMALL_PRIVATE
 from tests.methods.test_conformance import PRIVATE
 
-QUICK = AuditSettings(epsilon=1.0, canaries=120)
+FAST = AuditSettings(epsilon=1.0, canaries=120)
 IMAGES = {"images_per_class": 6, "iterations": 1, "server_epochs": 1}
 
 
@@ -39,11 +39,11 @@ def small(name: str) -> Any:
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_a_sound_mechanism_stays_below_its_claim(name: str) -> None:
-    result = audit(small(name), name, QUICK)
+    result = audit(small(name), name, FAST)
     assert result.claimed is not None
-    assert result.finding.bound <= result.claimed <= QUICK.epsilon
+    assert result.finding.bound <= result.claimed <= FAST.epsilon
     assert not result.refuted
-    form = small(name).private_form(QUICK.rate)
+    form = small(name).private_form(FAST.rate)
     assert result.accesses == form.accesses
 
 
@@ -75,7 +75,7 @@ class BatchClipping(PrivateRecords):
 
 @pytest.mark.parametrize("name", ["fedsgd", "feddm"])
 def test_noise_off_is_caught(name: str) -> None:
-    result = audit(small(name), name, dataclasses.replace(QUICK, canaries=200), NoiseOff)
+    result = audit(small(name), name, dataclasses.replace(FAST, canaries=200), NoiseOff)
     assert result.refuted
     assert result.finding.attacker == "releases"
 
@@ -83,7 +83,7 @@ def test_noise_off_is_caught(name: str) -> None:
 def test_batch_clipping_is_caught() -> None:
     """What FedDM's box does: the noise is that of a mean of clipped vectors, but nothing in the
     mean was clipped. Records that point in many directions hide behind a short mean."""
-    settings = dataclasses.replace(QUICK, canaries=800, clip=0.1)
+    settings = dataclasses.replace(FAST, canaries=800, clip=0.1)
     assert not audit(FedSGD(weighting="uniform"), "sound", settings).refuted
     assert audit(FedSGD(weighting="uniform"), "broken", settings, BatchClipping).refuted
 
@@ -107,13 +107,13 @@ class RealStart(FedDM):
 
 
 def test_real_initialisation_is_caught() -> None:
-    result = audit(RealStart(initial="noise", **IMAGES), "broken", QUICK)  # type: ignore[arg-type]
+    result = audit(RealStart(initial="noise", **IMAGES), "broken", FAST)  # type: ignore[arg-type]
     assert result.refuted
     assert result.finding.attacker == "message"
 
 
 def test_synthetic_is_not_private() -> None:
-    result = membership(FedDM(initial="real", **IMAGES), "feddm", QUICK)  # type: ignore[arg-type]
+    result = membership(FedDM(initial="real", **IMAGES), "feddm", FAST)  # type: ignore[arg-type]
     assert result is not None
     assert result.claimed is None
     assert result.finding.bound > 0.5
@@ -141,8 +141,8 @@ def test_guesses_by_chance_bound_nothing() -> None:
     for _ in range(60):
         included = torch.rand(100, generator=generator) < 0.5
         kept = torch.rand(100, generator=generator) < 1 / (1 + math.exp(-1))
-        told = torch.where(kept, included, ~included)
-        scores = {"told": told.double() + 1e-3 * torch.rand(100, generator=generator)}
+        answers = torch.where(kept, included, ~included)
+        scores = {"answers": answers.double() + 1e-3 * torch.rand(100, generator=generator)}
         above += best_finding(scores, included, 0.0, 0.95).bound > 1.0
     assert above <= 6
 

@@ -58,10 +58,10 @@ def test_one_pixel_step_is_the_obvious_loop(tmp_path: Path) -> None:
     pixels = before.clone().requires_grad_(True)
     weights = {k: v.clone().requires_grad_(True) for k, v in down.params.items()}
     loss = task.loss(task.model.apply(weights, change(pixels)), after.synthetic.labels).mean()
-    own = torch.autograd.grad(
+    gradient = torch.autograd.grad(
         loss, list(weights.values()), create_graph=True, allow_unused=True, materialize_grads=True
     )
-    distance = grad_distance(target, own, FED_GLOSS)
+    distance = grad_distance(target, gradient, FED_GLOSS)
     expected = pixels - 3.0 * torch.autograd.grad(distance, pixels)[0]
     assert torch.allclose(after.synthetic.images, expected, atol=1e-5)
     assert after.loss == pytest.approx(float(distance.detach()), rel=1e-4)
@@ -83,7 +83,7 @@ def test_without_noise_and_clipping_it_is_fed_gloss(tmp_path: Path) -> None:
 
 
 class Watched:
-    """A door that remembers at which weights it was opened."""
+    """A door that records the weights of each access."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -100,7 +100,7 @@ class Watched:
 
 @pytest.mark.parametrize("eta", [1e-6, 1e3])
 def test_accesses_do_not_depend_on_what_was_released(tmp_path: Path, eta: float) -> None:
-    """A path that leaves the radius begins again: as many accesses as were planned."""
+    """A path that leaves the radius restarts: as many accesses as were planned."""
     task = toy_task()
     watched = Watched(door(tmp_path, some_records(task, 6), task, sigma=1.0, clip=1.0))
     ctx = ClientContext(task, 1, 0, Rng(3), private=watched)
@@ -215,9 +215,9 @@ def test_the_server_goes_as_far_as_the_constant_radius() -> None:
     method = dataclasses.replace(DEFAULTS, server_learning_rate=0.05, radius=0.3)
     server = ServerContext(toy_task(), 1, Rng(0))
     images = torch.randn(6, 1, 8, 8, generator=Rng(2).torch())
-    own = SyntheticSet(images, torch.arange(6) % 3)
+    synthetic = SyntheticSet(images, torch.arange(6) % 3)
     replies = [
-        Reply(k, Approximation(own, 0, claimed, 1.0)) for k, claimed in ((0, 0.01), (1, 0.3))
+        Reply(k, Approximation(synthetic, 0, claimed, 1.0)) for k, claimed in ((0, 0.01), (1, 0.3))
     ]
     after = method.server(server, method.init(server), replies)
     assert after.radius == 0.3 <= after.moved < 0.3 + 0.1

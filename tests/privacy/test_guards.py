@@ -19,13 +19,13 @@ from fedstill.testing import TOY_PRIVACY, toy_data, toy_experiment
 from fedstill.types import ClientContext, Leak, Params, PrivateForm
 from tests.privacy.doors import toy_task
 
-QUICK: dict[str, Any] = {"rounds": 1, "workers": 1, "clients": 3, "model": "mlp"}
+FAST: dict[str, Any] = {"rounds": 1, "workers": 1, "clients": 3, "model": "mlp"}
 ON = {"privacy.sigma": 1.0, "privacy.sampling_rate": 0.5}
 
 
-def refused(tmp_path: Path, method: Any, settings: dict[str, Any], **words: Any) -> str:
+def refused(tmp_path: Path, method: Any, settings: dict[str, Any], **options: Any) -> str:
     with pytest.raises(RequestError) as error:
-        fedstill.run(method, out=tmp_path / "run", set={**ON, **settings}, **{**QUICK, **words})
+        fedstill.run(method, out=tmp_path / "run", set={**ON, **settings}, **{**FAST, **options})
     assert not (tmp_path / "run").exists()  # before anything was touched
     return str(error.value)
 
@@ -50,7 +50,8 @@ def test_weights_by_the_number_of_records(tmp_path: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "why"), [("gradient", "a loss on the records"), ("features", "how often")]
+    ("target", "why"),
+    [("gradient", "a loss on the records"), ("features", "the number of accesses")],
 )
 def test_early_stopping_on_records(tmp_path: Path, target: str, why: str) -> None:
     text = refused(tmp_path, "feddm", {"method.patience": 3, "method.target": target})
@@ -59,17 +60,17 @@ def test_early_stopping_on_records(tmp_path: Path, target: str, why: str) -> Non
 
 
 def test_scaling_that_may_come_from_the_records(tmp_path: Path) -> None:
-    own = {"data.mean": [0.3], "data.std": [0.2]}
-    text = refused(tmp_path, "fedavg", own)
+    constants = {"data.mean": [0.3], "data.std": [0.2]}
+    text = refused(tmp_path, "fedavg", constants)
     assert text.startswith("data.mean = [0.3]")
     assert "privacy.scaling = 'public'" in text
     fedstill.run(
-        "fedavg", out=tmp_path / "run", set={**ON, **own, "privacy.scaling": "public"}, **QUICK
+        "fedavg", out=tmp_path / "run", set={**ON, **constants, "privacy.scaling": "public"}, **FAST
     )
 
 
-def test_sizes_of_own_data_must_be_declared() -> None:
-    data = dataclasses.replace(toy_data(), name="own")
+def test_sizes_of_user_supplied_data_must_be_declared() -> None:
+    data = dataclasses.replace(toy_data(), name="user-supplied")
     with pytest.raises(RequestError, match=r"privacy\.public_size: how many records"):
         toy_experiment(FedAvg(weighting="uniform"), data=data, privacy={"sigma": 1.0})
 
@@ -80,10 +81,10 @@ def test_a_delta_that_would_let_a_record_out(tmp_path: Path) -> None:
 
 def test_neither_epsilon_nor_sigma(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="neither epsilon nor sigma"):
-        fedstill.run("fedavg", out=tmp_path / "run", set={"privacy.clip": 1.0}, **QUICK)
+        fedstill.run("fedavg", out=tmp_path / "run", set={"privacy.clip": 1.0}, **FAST)
 
 
-def test_unknown_words_are_refused(tmp_path: Path) -> None:
+def test_unknown_settings_are_refused(tmp_path: Path) -> None:
     assert "privacy.sigmma: no such setting" in refused(tmp_path, "fedavg", {"privacy.sigmma": 1})
 
 
@@ -96,7 +97,7 @@ def test_batch_norm_of_a_module() -> None:
 
 @dataclass(frozen=True)
 class MixingNet(MLP):
-    """A network that looks at the whole batch, in a way nobody could read off its layers."""
+    """A network that mixes the records of a batch in a way that its layers do not show."""
 
     def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
         return super().features(params, x - x.mean(0))
@@ -113,7 +114,7 @@ def test_a_network_that_mixes_records() -> None:
 
 @dataclass(frozen=True)
 class Adaptive(FedAvg):
-    """Declares a leak of its own, as a data-dependent radius would be."""
+    """Declares a leak, as a data-dependent radius would be."""
 
     radius: str = "from the data"
 
@@ -140,7 +141,7 @@ class Peeking(FedAvg):
 def test_records_are_out_of_reach_and_failures_quote_nothing(tmp_path: Path) -> None:
     """Exact per-client metrics cannot be computed: there is nothing to compute them from."""
     with pytest.raises(RunError, match=r"PermissionError \(the message stays with the client\)"):
-        fedstill.run(Peeking(weighting="uniform"), out=tmp_path / "run", set=ON, **QUICK)
+        fedstill.run(Peeking(weighting="uniform"), out=tmp_path / "run", set=ON, **FAST)
 
 
 def test_a_client_without_records_is_asked_like_any_other() -> None:

@@ -26,7 +26,7 @@ def test_a_line_an_access(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
-def test_a_line_cut_short_counts_and_is_not_run_into(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_line_counts_and_is_not_appended_to(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "ledger.jsonl"
     for _ in range(3):
         Ledger(path, 0.1, 1.0).open(1, 1.0)

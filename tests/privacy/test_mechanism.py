@@ -1,4 +1,4 @@
-"""The door: what one record can move, what noise is added, and what is counted first."""
+"""The mechanism: what one record can change, what noise is added, and what is counted first."""
 
 import math
 import tempfile
@@ -54,9 +54,9 @@ def test_one_record_moves_the_sum_by_at_most_the_clip(
     position = seed % (number + 1)
     per_record = weight_gradients(task, task.model.init(Rng(seed).torch()))
 
-    def released(own: Records) -> Tensor:
+    def released(held: Records) -> Tensor:
         with tempfile.TemporaryDirectory() as folder:
-            private = door(Path(folder), own, task, rate=rate, clip=clip, sigma=0.1)
+            private = door(Path(folder), held, task, rate=rate, clip=clip, sigma=0.1)
             if not by_class:
                 return vector(private.noisy_sum(per_record))
             sums = private.noisy_class_sums(per_record)
@@ -75,8 +75,8 @@ def test_a_batch_clipped_instead_moves_by_more(tmp_path: Path) -> None:
     task = toy_task()
     params = task.model.init(Rng(0).torch())
 
-    def batch_clipped(own: Records) -> Tensor:
-        gradient = vector(full_gradient(task, params, own)[0])
+    def batch_clipped(held: Records) -> Tensor:
+        gradient = vector(full_gradient(task, params, held)[0])
         return gradient * min(1.0, 0.3 / float(gradient.norm()))
 
     moved = 0.0
@@ -135,7 +135,7 @@ def test_an_empty_batch_is_noise_of_the_right_shape(tmp_path: Path, by_class: bo
     assert float(vector(release).std()) == pytest.approx(2.0 * 0.5, rel=0.15)
 
 
-def test_the_noise_is_sigma_times_the_clip_and_fresh_each_time(tmp_path: Path) -> None:
+def test_the_noise_is_sigma_times_the_clip_and_newly_drawn_each_time(tmp_path: Path) -> None:
     task = toy_task()
     records = some_records(task, 5)
 

@@ -1,4 +1,4 @@
-"""The private forms of the other methods: references, limits, and nothing beside the door."""
+"""The private forms of the other methods: references, limits, and no leak besides the mechanism."""
 
 import dataclasses
 from pathlib import Path
@@ -89,15 +89,15 @@ def test_distdd_is_the_obvious_loop(tmp_path: Path) -> None:
     down = weights(task)
     up = DistDD().client(ctx, down, None)[0]
     assert up.classes.tolist() == [0, 1, 2]
-    own_clip = how["clip"] * (1 - COUNT_SHARE**2) ** 0.5
-    found = clipped_gradients(task, down.params, records, how["rate"], own_clip)
+    vector_clip = how["clip"] * (1 - COUNT_SHARE**2) ** 0.5
+    found = clipped_gradients(task, down.params, records, how["rate"], vector_clip)
     shapes = [torch.Size((3, *v.shape)) for v in down.params.values()] + [torch.Size((3,))]
     *sums, counts = noise_like(shapes, how["sigma"] * how["clip"])
     counts = counts / (COUNT_SHARE * how["clip"])
     for label, gradient in found:
         counts[label] += 1
-        for total, own in zip(sums, gradient, strict=True):
-            total[label] += own
+        for total, part in zip(sums, gradient, strict=True):
+            total[label] += part
     assert len(found) not in (0, 14)
     for total, (name, released) in zip(sums, up.gradients.items(), strict=True):
         for label in range(3):
@@ -132,7 +132,7 @@ def test_distdd_of_a_class_without_records_is_noise_of_bounded_length(tmp_path: 
     assert float(released[1:].std(1).max()) < 4.0 / 10 * 1.2
 
 
-def test_fedsynth_takes_the_sanitised_gradient_back(tmp_path: Path) -> None:
+def test_fedsynth_backpropagates_the_sanitised_gradient(tmp_path: Path) -> None:
     """x - eta d<g, w_syn(x)>/dx with g the noisy mean at w_syn, through one large graph."""
     task = toy_task(MLP((1, 8, 8), 3, width=5))
     records = some_records(task, 9)
@@ -144,8 +144,8 @@ def test_fedsynth_takes_the_sanitised_gradient_back(tmp_path: Path) -> None:
     x, y = start.requires_grad_(True), torch.tensor([0, 1, 2])
     first = {k: v.clone().requires_grad_(True) for k, v in down.params.items()}
     loss = task.loss(task.model.apply(first, x), y).mean()
-    slopes = torch.autograd.grad(loss, list(first.values()), create_graph=True)
-    w_syn = {k: w - 0.1 * g for (k, w), g in zip(first.items(), slopes, strict=True)}
+    gradient = torch.autograd.grad(loss, list(first.values()), create_graph=True)
+    w_syn = {k: w - 0.1 * g for (k, w), g in zip(first.items(), gradient, strict=True)}
     detached = {k: v.detach() for k, v in w_syn.items()}
     target = noisy_mean(task, detached, records, **how)
     moved = torch.autograd.grad(list(w_syn.values()), x, target)[0]
@@ -178,7 +178,7 @@ def test_what_would_leak_of_fedsynth_is_refused(tmp_path: Path, setting: str, va
     assert str(error.value).startswith(f"method.{setting} = {value}: ")
 
 
-def test_losses_that_nobody_asks_for_are_not_sent() -> None:
+def test_losses_that_are_not_requested_are_not_sent() -> None:
     """The schema has no room for them, and the report does not make them up."""
     task = toy_experiment(SYNTH).task
     schema = SYNTH.upload(task)

@@ -89,18 +89,18 @@ def test_a_class_that_loses_its_only_record_is_still_sent(tmp_path: Path, target
     records = some_records(task, 1)
     down = Weights(task.model.init(Rng(1).torch()))
     method = FedDM(**DM, target=target)
-    for number, own in enumerate((records, without(records, 0))):
-        ctx = private_context(tmp_path / str(number), own, task, sigma=1.0, clip=1.0, size=20)
+    for number, held in enumerate((records, without(records, 0))):
+        ctx = private_context(tmp_path / str(number), held, task, sigma=1.0, clip=1.0, size=20)
         sent = method.client(ctx, down, None)[0].synthetic
         assert sent.labels.tolist() == [0, 0, 1, 1, 2, 2]
         assert bool(torch.isfinite(sent.images).all())
 
 
 @pytest.mark.parametrize("squared", [True, False])
-def test_the_slope_is_the_gradient_of_the_distance(squared: bool) -> None:
+def test_distance_gradient_is_the_gradient_of_the_distance(squared: bool) -> None:
     matching = Matching(squared=squared)
     rows = torch.randn(4, 5, generator=Rng(0).torch())
     rows[2] = 0
     tracked = rows.clone().requires_grad_(True)
     (expected,) = torch.autograd.grad(matching.distance(tracked).sum(), tracked)
-    assert torch.allclose(matching.slope(rows), expected, atol=1e-6)
+    assert torch.allclose(matching.distance_gradient(rows), expected, atol=1e-6)

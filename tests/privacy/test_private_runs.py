@@ -17,7 +17,7 @@ from fedstill.observe.observer import Observer
 from fedstill.privacy.budget import Plan, choices
 from fedstill.testing import TOY_PRIVACY, toy_run
 
-QUICK: dict[str, Any] = {"rounds": 3, "workers": 1, "clients": 3, "model": "mlp"}
+FAST: dict[str, Any] = {"rounds": 3, "workers": 1, "clients": 3, "model": "mlp"}
 SMALL = {"model.width": 8, "privacy.sampling_rate": 0.5}
 
 
@@ -56,7 +56,7 @@ def test_the_published_budget_from_a_real_run(tmp_path: Path) -> None:
 
 
 def test_epsilon_decides_sigma_and_the_folder_says_so(tmp_path: Path) -> None:
-    result = fedstill.run("fedavg", out=tmp_path / "run", epsilon=5.0, set=SMALL, **QUICK)
+    result = fedstill.run("fedavg", out=tmp_path / "run", epsilon=5.0, set=SMALL, **FAST)
     config = (tmp_path / "run" / "config.toml").read_text()
     assert "epsilon = 5.0" in config
     assert 'weighting = "uniform"' in config  # the private default, on record
@@ -73,8 +73,8 @@ def test_epsilon_decides_sigma_and_the_folder_says_so(tmp_path: Path) -> None:
 def test_the_run_stops_before_the_budget_is_passed(tmp_path: Path) -> None:
     settings = {**SMALL, "privacy.sigma": 2.0}
     out = tmp_path / "run"
-    words = {**QUICK, "rounds": 9}
-    result = fedstill.run("fedavg", out=out, epsilon=4.0, set=settings, **words)
+    options = {**FAST, "rounds": 9}
+    result = fedstill.run("fedavg", out=out, epsilon=4.0, set=settings, **options)
     assert result.summary.status == "budget spent"
     assert 0 < result.summary.rounds_done < 9
     assert (result.summary.epsilon or 9) <= 4.0
@@ -100,7 +100,7 @@ def test_a_resumed_run_remembers_what_was_spent(tmp_path: Path) -> None:
     """A round that is computed again is counted again, and may cost the last one."""
     out = tmp_path / "run"
     with pytest.raises(Interrupted):
-        fedstill.run("fedavg", out=out, epsilon=5.0, set=SMALL, observer=StopIn(2), **QUICK)
+        fedstill.run("fedavg", out=out, epsilon=5.0, set=SMALL, observer=StopIn(2), **FAST)
     assert len(lines(out, 0)) == 4
     result = fedstill.run(out=out, resume=True)
     assert len(lines(out, 0)) == 6
@@ -113,9 +113,9 @@ def test_a_resumed_run_remembers_what_was_spent(tmp_path: Path) -> None:
 
 def test_worker_processes_write_the_ledgers_too(tmp_path: Path) -> None:
     settings = {**SMALL, "privacy.sigma": 1.0, "privacy.reproducible": True}
-    words = {**QUICK, "rounds": 2}
-    here = fedstill.run("fedavg", out=tmp_path / "a", set=settings, **words)
-    there = fedstill.run("fedavg", out=tmp_path / "b", set=settings, **{**words, "workers": 2})
+    options = {**FAST, "rounds": 2}
+    here = fedstill.run("fedavg", out=tmp_path / "a", set=settings, **options)
+    there = fedstill.run("fedavg", out=tmp_path / "b", set=settings, **{**options, "workers": 2})
     for client in range(3):
         assert lines(tmp_path / "a", client) == lines(tmp_path / "b", client)
         assert len(lines(tmp_path / "a", client)) == 4
@@ -136,32 +136,32 @@ def test_reproducible_noise_is_marked_not_private(tmp_path: Path) -> None:
 def test_public_sizes_serve_as_weights(tmp_path: Path) -> None:
     settings = {**SMALL, "privacy.sigma": 1.0, "method.weighting": "records"}
     sizes = {"privacy.public_size": [100, 200, 300]}
-    fedstill.run("fedavg", out=tmp_path / "run", set={**settings, **sizes}, **QUICK)
+    fedstill.run("fedavg", out=tmp_path / "run", set={**settings, **sizes}, **FAST)
     with pytest.raises(RequestError, match="2 numbers for 3 clients"):
         fedstill.run(
-            "fedavg", out=tmp_path / "b", set={**settings, "privacy.public_size": [1, 2]}, **QUICK
+            "fedavg", out=tmp_path / "b", set={**settings, "privacy.public_size": [1, 2]}, **FAST
         )
 
 
 def test_the_planning_command(tmp_path: Path) -> None:
-    words = ["privacy", "--rounds", "15", "--accesses", "200", "--q", "0.0256", "--sigma", "1"]
+    options = ["privacy", "--rounds", "15", "--accesses", "200", "--q", "0.0256", "--sigma", "1"]
     picture = tmp_path / "plan.svg"
-    shown = CliRunner().invoke(app, [*words, "--json", "--out", str(picture)])
+    shown = CliRunner().invoke(app, [*options, "--json", "--out", str(picture)])
     assert shown.exit_code == 0, shown.output
     answer = json.loads(shown.output.splitlines()[-1])
     assert answer["by_round"][0] == {"round": 1, "epsilon": pytest.approx(2.79, abs=0.005)}
     assert answer["epsilon"] == pytest.approx(10.18, abs=0.005)
     assert picture.read_text().startswith("<svg")
-    spent = CliRunner().invoke(app, [*words, "--epsilon", "5", "--json"])
+    spent = CliRunner().invoke(app, [*options, "--epsilon", "5", "--json"])
     assert 1 <= json.loads(spent.output.splitlines()[-1])["affordable_rounds"] < 15
 
 
 @pytest.mark.parametrize(
-    "words",
+    "options",
     [[], ["--epsilon", "-1"], ["--sigma", "1", "--q", "2"], ["--sigma", "1", "--rounds", "0"]],
 )
-def test_the_planning_command_refuses_nonsense(words: list[str]) -> None:
-    refused = CliRunner().invoke(app, ["privacy", *words])
+def test_the_planning_command_refuses_nonsense(options: list[str]) -> None:
+    refused = CliRunner().invoke(app, ["privacy", *options])
     assert isinstance(refused.exception, RequestError)
 
 
@@ -171,8 +171,8 @@ def test_sigma_of_a_plan_and_other_choices() -> None:
     sigma = plan.sigma(4.0)
     assert 3.99 < plan.epsilon(sigma) <= 4.0
     table = choices(plan, 4.0)
-    own = next(c for c in table if (c.q, c.accesses) == (0.1, 10))
-    assert own.noise == pytest.approx(1.0, abs=0.02)
+    same = next(c for c in table if (c.q, c.accesses) == (0.1, 10))
+    assert same.noise == pytest.approx(1.0, abs=0.02)
     assert {c.q for c in table} == {0.05, 0.1, 0.2}
     assert {c.accesses for c in table} == {2, 10, 40}
 
@@ -188,6 +188,6 @@ def test_the_server_counts_too_where_nodes_keep_the_ledgers(tmp_path: Path) -> N
     here = toy_run(method, tmp_path / "here", rounds=1, privacy=privacy)
     toy_run(method, tmp_path / "there", rounds=1, privacy=privacy, engine=NodesKeepLedgers)
     accesses = here.built.plan.accesses if here.built.plan else 0
-    # In this process both write into one file: the node's own line and the server's for each.
+    # In this process both write into one file: the node's line and the server's for each.
     assert len(lines(tmp_path / "here", 0)) == accesses
     assert len(lines(tmp_path / "there", 0)) == 2 * accesses

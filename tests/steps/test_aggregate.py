@@ -67,9 +67,9 @@ def test_krum_is_the_obvious_loop() -> None:
     generator = torch.Generator().manual_seed(3)
     rows = [{"w": torch.randn(3, 2, generator=generator)} for _ in range(9)]
     scores = []
-    for i, own in enumerate(rows):
+    for i, row in enumerate(rows):
         apart = sorted(
-            float((own["w"] - other["w"]).square().sum()) for j, other in enumerate(rows) if j != i
+            float((row["w"] - other["w"]).square().sum()) for j, other in enumerate(rows) if j != i
         )
         scores.append(sum(apart[: 9 - 2 - 2]))
     best = min(range(9), key=scores.__getitem__)
@@ -90,11 +90,11 @@ NUMBERS = st.floats(-100, 100, width=32, allow_subnormal=False)
 ROWS = st.integers(5, 9).flatmap(
     lambda n: st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=n, max_size=n)
 )
-QUICK = settings(max_examples=25, deadline=None)
+FAST = settings(max_examples=25, deadline=None)
 
 
 @pytest.mark.parametrize("rule", RULES)
-@QUICK
+@FAST
 @given(rows=ROWS, seed=st.integers(0, 99))
 def test_the_order_does_not_matter(rule: Rule, rows: list[list[float]], seed: int) -> None:
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -104,7 +104,7 @@ def test_the_order_does_not_matter(rule: Rule, rows: list[list[float]], seed: in
 
 
 @pytest.mark.parametrize("rule", RULES)
-@QUICK
+@FAST
 @given(row=st.lists(NUMBERS, min_size=3, max_size=3), number=st.integers(5, 9))
 def test_where_all_agree_it_is_their_vector(rule: Rule, row: list[float], number: int) -> None:
     result = aggregated(rule, vectors(*[row] * number))
@@ -115,7 +115,7 @@ WRONG = st.lists(st.floats(-(2.0**60), 2.0**60, width=32), min_size=3, max_size=
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
-@QUICK
+@FAST
 @given(rows=ROWS, data=st.data())
 def test_a_minority_cannot_leave_the_range_of_the_others(
     rule: Rule, rows: list[list[float]], data: st.DataObject
@@ -130,9 +130,9 @@ def test_a_minority_cannot_leave_the_range_of_the_others(
 
 
 @pytest.mark.parametrize("rule", ["krum", "multi-krum"])
-@QUICK
+@FAST
 @given(rows=ROWS, data=st.data())
-def test_a_minority_cannot_pull_krum_out_of_the_others_neighbourhood(
+def test_a_minority_cannot_move_krum_out_of_the_others_neighbourhood(
     rule: Rule, rows: list[list[float]], data: st.DataObject
 ) -> None:
     """Whatever is chosen has a score at most that of the worst sound vector, (n - f - 2) D^2 with

@@ -32,12 +32,12 @@ def test_one_full_batch_step_is_gradient_descent() -> None:
     x = images()
     leaves = {k: v.clone().requires_grad_(True) for k, v in START.items()}
     loss = TASK.loss(MODEL.apply(leaves, x), LABELS).mean()
-    slopes = torch.autograd.grad(loss, list(leaves.values()))
+    gradient = torch.autograd.grad(loss, list(leaves.values()))
     after = fit(
         TASK, START, x, LABELS, Rng(0), Training(learning_rate=0.5, batch_size=10, epochs=1)
     )
-    for (name, weight), slope in zip(START.items(), slopes, strict=True):
-        assert torch.allclose(after[name], weight - 0.5 * slope, atol=1e-6)
+    for (name, weight), g in zip(START.items(), gradient, strict=True):
+        assert torch.allclose(after[name], weight - 0.5 * g, atol=1e-6)
 
 
 def test_descend_is_one_full_batch_step() -> None:
@@ -143,7 +143,7 @@ def test_every_step_stays_in_the_ball(radius: float) -> None:
         assert distance > 0.9 * radius
 
 
-def test_every_image_once_an_epoch_and_progress_is_told() -> None:
+def test_every_image_once_per_epoch_and_progress_is_reported() -> None:
     seen: list[tuple[int, int]] = []
     marks = torch.arange(10.0).view(10, 1, 1, 1).expand(10, 1, 2, 2)
     visited: list[float] = []

@@ -23,9 +23,9 @@ TRAINING = Training(0.05, momentum=0.9, batch_size=32, epochs=15)
 
 
 def test_a_set_of_records_teaches_and_the_spread_is_that_of_the_networks() -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     found = evaluate_set(
-        TASK, SET, TEST, Rng(1), TRAINING, 3, lambda step, steps: told.append((step, steps))
+        TASK, SET, TEST, Rng(1), TRAINING, 3, lambda step, steps: reported.append((step, steps))
     )
     each = [
         score(TASK, train_from_scratch(TASK, SET, Rng(1).at("network", n), TRAINING), TEST)
@@ -41,7 +41,7 @@ def test_a_set_of_records_teaches_and_the_spread_is_that_of_the_networks() -> No
         "accuracy_max": max(accuracies),
     }
     assert min(accuracies) > 0.6
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert reported == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_networks_differ_and_one_alone_has_no_spread() -> None:

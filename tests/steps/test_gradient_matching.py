@@ -49,10 +49,10 @@ def obvious(
     leaves = {k: v.clone().requires_grad_(True) for k, v in params.items()}
     x = images.clone().requires_grad_(True)
     loss = task_of(model).loss(model.apply(leaves, augment(x)), LABELS[: len(x)]).mean()
-    own = torch.autograd.grad(
+    gradient = torch.autograd.grad(
         loss, list(leaves.values()), create_graph=True, allow_unused=True, materialize_grads=True
     )
-    distance = grad_distance(target, own, how)
+    distance = grad_distance(target, gradient, how)
     return torch.autograd.grad(distance, x)[0], distance.detach()
 
 
@@ -128,10 +128,10 @@ def test_the_distance_is_finite_at_every_scale(
     b.requires_grad_(True)
     distance = grad_distance([a], [b], GradientDistance(include_vectors=True))
     assert 0 <= float(distance.detach()) <= 6 + 1e-5
-    slope = torch.autograd.grad(distance, b)[0]
-    assert torch.isfinite(slope).all()
+    gradient = torch.autograd.grad(distance, b)[0]
+    assert torch.isfinite(gradient).all()
     if some_zero:
-        assert slope[:2].abs().max() == 0
+        assert gradient[:2].abs().max() == 0
 
 
 def test_the_scale_of_the_rows_does_not_matter_to_the_cosine() -> None:
@@ -170,11 +170,11 @@ def test_second_order_gradient_agrees_with_finite_differences(
         return gradient_matching_pixels(task, params, x, LABELS[:5], target, how, rotate)
 
     direction, step = draw(*images.shape, name="direction"), 1e-6
-    slope = (at(images + step * direction)[1] - at(images - step * direction)[1]) / (2 * step)
-    assert torch.allclose(slope, (at(images)[0] * direction).sum(), rtol=1e-6)
+    difference = (at(images + step * direction)[1] - at(images - step * direction)[1]) / (2 * step)
+    assert torch.allclose(difference, (at(images)[0] * direction).sum(), rtol=1e-6)
 
 
-def test_the_augmentation_is_looked_through() -> None:
+def test_gradients_flow_through_the_augmentation() -> None:
     model = TinyChunks(SHAPE, CLASSES, width=4)
     params, images = weights_of(model), draw(7, *SHAPE)
     target = target_for(params)

@@ -78,7 +78,7 @@ def test_steps_instead_of_epochs() -> None:
     assert not all(torch.equal(by_epochs[k], shorter[k]) for k in START)
 
 
-def test_every_record_is_seen_once_an_epoch_in_an_order_that_changes() -> None:
+def test_every_record_is_seen_once_per_epoch_in_an_order_that_changes() -> None:
     ctx = context()
     orders = [
         torch.randperm(len(ctx.records), generator=ctx.rng.at("order", epoch).torch()).tolist()

@@ -46,8 +46,8 @@ def obvious(
     """One class after another, everything at once, plain autograd."""
     x = images.clone().requires_grad_(True)
     total = torch.zeros((), dtype=images.dtype)
-    for own, synthetic in zip(real, x, strict=True):
-        pairs = zip(model.features(params, own), model.features(params, synthetic), strict=True)
+    for records, synthetic in zip(real, x, strict=True):
+        pairs = zip(model.features(params, records), model.features(params, synthetic), strict=True)
         for a, b in list(pairs)[-how.layers :]:
             difference = a.flatten(1).mean(0) - b.flatten(1).mean(0)
             total = total + (difference.square().sum() if how.squared else difference.norm())
@@ -58,7 +58,7 @@ def ours(
     model: Model, params: Params, real: list[Tensor], images: Tensor, how: Matching
 ) -> tuple[Tensor, Tensor]:
     task = task_of(model)
-    x, counts = torch.cat(real), torch.tensor([len(own) for own in real])
+    x, counts = torch.cat(real), torch.tensor([len(records) for records in real])
     slots = torch.arange(len(real)).repeat_interleave(counts)
     chunks = zip(x.split(model.chunk), slots.split(model.chunk), strict=True)
     means = class_means(task, params, chunks, counts, how)

@@ -62,11 +62,11 @@ def test_it_is_one_record_after_the_other(name: str) -> None:
     shares = torch.tensor([[0.5, 0.0, 2.0, 1.0], [1.0, 1.0, 0.0, 0.0]])
     sums = got.weighted(shares)
     assert list(dense) == list(params)
-    for i, own in enumerate(expected):
-        length = torch.cat([v.flatten() for v in own.values()]).norm()
+    for i, gradient in enumerate(expected):
+        length = torch.cat([v.flatten() for v in gradient.values()]).norm()
         assert float(norms[i]) == pytest.approx(float(length), rel=1e-4)
     for key in params:
-        stacked = torch.stack([own[key] for own in expected])
+        stacked = torch.stack([gradient[key] for gradient in expected])
         assert torch.allclose(dense[key], stacked, atol=2e-5)
         wanted = torch.einsum("kb,b...->k...", shares, stacked)
         assert torch.allclose(sums[key], wanted, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Going back through SGD steps: against finite differences, and against one large graph."""
+"""Backpropagation through SGD steps: against finite differences and one large graph."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedstill.models import MLP, ConvNet, Model
 from fedstill.rng import Rng
 from fedstill.steps import unroll as unroll_module
 from fedstill.steps.arithmetic import subtract
-from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
+from fedstill.steps.soft_labels import label_logits, soft_labels, softmax_backward
 from fedstill.steps.unroll import Batches, backward, sgd_steps, unroll
 from fedstill.testing import as_vector
 from fedstill.types import Params, Task
@@ -45,44 +45,44 @@ def batches_of(task: Task, steps: int, size: int, *, soft: bool) -> Batches:
 
 
 def half_square(end: Params) -> tuple[Tensor, Params]:
-    """A loss at the end of the path, and its slope there."""
+    """A loss at the end of the path, and its gradient there."""
     return sum((w.square().sum() for w in end.values()), torch.zeros(())) / 2, end
 
 
 def difference(function: Callable[[Tensor], float], at: Tensor) -> Tensor:
-    """The slope by central differences, one number after another."""
-    slope = torch.zeros_like(at)
+    """The gradient by central differences, one number after another."""
+    gradient = torch.zeros_like(at)
     for i in range(at.numel()):
         nudge = torch.zeros_like(at)
         nudge.view(-1)[i] = 1e-5
-        slope.view(-1)[i] = (function(at + nudge) - function(at - nudge)) / 2e-5
-    return slope
+        gradient.view(-1)[i] = (function(at + nudge) - function(at - nudge)) / 2e-5
+    return gradient
 
 
 def loss_at_the_end(task: Task, start: Params, batches: Batches, rate: float) -> float:
     return float(half_square(sgd_steps(task, start, batches, rate))[0])
 
 
-def test_slopes_are_those_of_finite_differences() -> None:
+def test_gradients_are_those_of_finite_differences() -> None:
     task, start = SMOOTH, start_of(SMOOTH)
     batches = batches_of(task, 3, 2, soft=True)
     path = unroll(task, start, batches, RATE, stride=2)
-    slopes = backward(task, path, batches, RATE, half_square(path.end)[1])
+    gradients = backward(task, path, batches, RATE, half_square(path.end)[1])
 
     def moved(x: Tensor = batches.x, y: Tensor = batches.y, rate: float = RATE) -> float:
         return loss_at_the_end(task, start, Batches(x, y), rate)
 
-    assert torch.allclose(slopes.x, difference(lambda x: moved(x=x), batches.x), atol=1e-7)
-    assert torch.allclose(slopes.y, difference(lambda y: moved(y=y), batches.y), atol=1e-7)
+    assert torch.allclose(gradients.x, difference(lambda x: moved(x=x), batches.x), atol=1e-7)
+    assert torch.allclose(gradients.y, difference(lambda y: moved(y=y), batches.y), atol=1e-7)
     by_rate = difference(lambda r: moved(rate=float(r)), torch.tensor([RATE], dtype=torch.float64))
-    assert slopes.learning_rate == pytest.approx(float(by_rate), abs=1e-7)
+    assert gradients.learning_rate == pytest.approx(float(by_rate), abs=1e-7)
     for name, weight in start.items():
 
         def from_weight(w: Tensor, name: str = name) -> float:
             return loss_at_the_end(task, {**start, name: w}, batches, RATE)
 
         by_weight = difference(from_weight, weight)
-        assert torch.allclose(slopes.start[name], by_weight, atol=1e-7), name
+        assert torch.allclose(gradients.start[name], by_weight, atol=1e-7), name
 
 
 def one_large_graph(
@@ -95,14 +95,14 @@ def one_large_graph(
     weights = {k: v.clone().requires_grad_(True) for k, v in start.items()}
     for step in range(len(batches)):
         loss = task.loss(task.model.apply(weights, x[step]), y[step]).mean()
-        slopes = torch.autograd.grad(
+        gradient = torch.autograd.grad(
             loss,
             list(weights.values()),
             create_graph=True,
             allow_unused=True,
             materialize_grads=True,
         )
-        weights = {k: w - rate * g for (k, w), g in zip(weights.items(), slopes, strict=True)}
+        weights = {k: w - rate * g for (k, w), g in zip(weights.items(), gradient, strict=True)}
     loss, _ = half_square(weights)
     found = torch.autograd.grad(loss, [x, y] if soft else [x])
     end = {k: w.detach() for k, w in weights.items()}
@@ -117,31 +117,31 @@ def one_large_graph(
     soft=st.booleans(),
     convolution=st.booleans(),
 )
-def test_slopes_are_those_of_one_large_graph(
+def test_gradients_are_those_of_one_large_graph(
     steps: int, size: int, stride: int, soft: bool, convolution: bool
 ) -> None:
     model = ConvNet((1, 4, 4), 3, width=2) if convolution else MLP((1, 4, 4), 3, width=5, depth=1)
     task = task_of(model, (1, 4, 4))
     start, batches = start_of(task), batches_of(task, steps, size, soft=soft)
     path = unroll(task, start, batches, RATE, stride)
-    slopes = backward(task, path, batches, RATE, half_square(path.end)[1])
+    gradients = backward(task, path, batches, RATE, half_square(path.end)[1])
     end, x, y = one_large_graph(task, start, batches, RATE)
     assert torch.allclose(as_vector(path.end), as_vector(end), atol=1e-12)
-    assert torch.allclose(slopes.x, x, atol=1e-10)
+    assert torch.allclose(gradients.x, x, atol=1e-10)
     if y is None:
-        assert not slopes.y.any()
+        assert not gradients.y.any()
     else:
-        assert torch.allclose(slopes.y, y, atol=1e-10)
+        assert torch.allclose(gradients.y, y, atol=1e-10)
 
 
 def test_no_step_changes_nothing() -> None:
     task, start = SMOOTH, start_of(SMOOTH)
     batches = batches_of(task, 0, 2, soft=True)
     path = unroll(task, start, batches, RATE)
-    slopes = backward(task, path, batches, RATE, path.end)
+    gradients = backward(task, path, batches, RATE, path.end)
     assert torch.equal(as_vector(path.end), as_vector(start))
-    assert torch.equal(as_vector(slopes.start), as_vector(start))
-    assert slopes.learning_rate == 0
+    assert torch.equal(as_vector(gradients.start), as_vector(start))
+    assert gradients.learning_rate == 0
 
 
 def test_long_paths_keep_the_root_of_their_weights_and_the_same_bits(
@@ -156,8 +156,8 @@ def test_long_paths_keep_the_root_of_their_weights_and_the_same_bits(
     monkeypatch.setattr(unroll_module, "KEPT_BYTES", 0)
     long = unroll(task, start, batches, RATE)
     assert (len(long.kept), long.stride) == (3, 4)
-    slope = subtract(short.end, start)
-    one, other = (backward(task, path, batches, RATE, slope) for path in (short, long))
+    at_end = subtract(short.end, start)
+    one, other = (backward(task, path, batches, RATE, at_end) for path in (short, long))
     assert torch.equal(one.x, other.x)
     assert torch.equal(one.y, other.y)
     assert one.learning_rate == other.learning_rate
@@ -190,24 +190,24 @@ def test_nothing_that_is_given_is_changed() -> None:
     batches = batches_of(task, 3, 2, soft=True)
     before = as_vector(start).clone(), batches.x.clone(), batches.y.clone()
     path = unroll(task, start, batches, RATE)
-    slope = {k: v.clone() for k, v in path.end.items()}
-    backward(task, path, batches, RATE, slope)
+    at_end = {k: v.clone() for k, v in path.end.items()}
+    backward(task, path, batches, RATE, at_end)
     assert torch.equal(as_vector(start), before[0])
     assert torch.equal(batches.x, before[1])
     assert torch.equal(batches.y, before[2])
-    assert torch.equal(as_vector(slope), as_vector(path.end))
+    assert torch.equal(as_vector(at_end), as_vector(path.end))
     assert not any(w.requires_grad for w in path.end.values())
 
 
-def test_soft_labels_start_nearly_sure_and_pass_slopes_through() -> None:
+def test_soft_labels_start_at_90_percent_and_backpropagate() -> None:
     labels = torch.tensor([[0, 2], [1, 1]], dtype=torch.int32)
-    free = free_labels(labels, 3)
-    soft = soft_labels(free)
+    logits = label_logits(labels, 3)
+    soft = soft_labels(logits)
     assert soft.argmax(-1).tolist() == labels.tolist()
     assert torch.allclose(soft.max(-1).values, torch.tensor(0.9))
-    tracked = free.clone().requires_grad_(True)
-    slope = torch.randn(soft.shape, generator=Rng(0).torch())
-    (expected,) = torch.autograd.grad(tracked.softmax(-1), tracked, slope)
-    assert torch.allclose(through_softmax(soft, slope), expected, atol=1e-6)
-    assert torch.equal(soft_labels(free_labels(torch.tensor([0]), 1)), torch.ones(1, 1))
-    assert torch.allclose(soft_labels(free_labels(torch.tensor([-100]), 4)), torch.tensor(0.25))
+    tracked = logits.clone().requires_grad_(True)
+    gradient = torch.randn(soft.shape, generator=Rng(0).torch())
+    (expected,) = torch.autograd.grad(tracked.softmax(-1), tracked, gradient)
+    assert torch.allclose(softmax_backward(soft, gradient), expected, atol=1e-6)
+    assert torch.equal(soft_labels(label_logits(torch.tensor([0]), 1)), torch.ones(1, 1))
+    assert torch.allclose(soft_labels(label_logits(torch.tensor([-100]), 4)), torch.tensor(0.25))

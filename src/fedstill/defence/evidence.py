@@ -1,7 +1,7 @@
-"""What clients' synthetic sets do, measured so that they can be compared with each other.
+"""Measurements of clients' synthetic sets, which are compared with each other.
 
 A *reference* is another client that sent images of the same class. Only classes with references
-are compared, each with as much weight as it has references; pixels need none.
+are compared, each weighted by its number of references; pixels need none.
 """
 
 import math
@@ -24,7 +24,7 @@ _WORST_LOSS = 1e6  # of a set whose loss overflows
 
 @dataclass(frozen=True)
 class Value:
-    """A measured value, and how many clients stand behind it; ``None``: it needs none."""
+    """A measured value, and the number of its references; ``None``: it needs none."""
 
     value: float
     references: int | None = None
@@ -35,28 +35,29 @@ Evidence = dict[str, Value]  # of one client, by the measure's name
 
 @dataclass(frozen=True)
 class Directions:
-    """Who agrees with whom: for each class its holders and the cosines of their gradients.
+    """Agreement of gradients: for each class its holders and the cosines of their gradients.
 
-    The cosines [holders, holders] are all that is kept of the gradients, and all that is needed
-    to compare one of them with the mean of any others, each taken at length 1.
+    Only the cosines [holders, holders] are kept: they suffice to compare one gradient with the mean
+    of any others, each normalised to length 1.
     """
 
     by_class: Mapping[int, tuple[list[int], Tensor]]
 
     @staticmethod
     def at(task: Task, params: Params, sets: Mapping[int, SyntheticSet]) -> "Directions":
-        """The gradients of all sets, class by class, at these weights."""
+        """The gradients of all sets, per class, at these weights."""
         weights = tracked(params)
         by_class: dict[int, tuple[list[int], Tensor]] = {}
-        labels = {client: own.classes for client, own in sorted(sets.items())}
+        labels = {client: synthetic.classes for client, synthetic in sorted(sets.items())}
         for label in torch.cat(list(labels.values())).unique().tolist():
-            holders = [client for client, own in labels.items() if bool((own == label).any())]
+            holders = [c for c, classes in labels.items() if bool((classes == label).any())]
             rows: list[Tensor] = []
             for client in holders:
-                mine = labels[client] == label
-                x, y = sets[client].images[mine], sets[client].labels[mine]
+                rows_of_class = labels[client] == label
+                synthetic = sets[client]
+                x, y = synthetic.images[rows_of_class], synthetic.labels[rows_of_class]
                 gradient, _ = batch_gradient(task, weights, x, y)
-                # Images may be as large as an attacker likes: what overflows has no direction.
+                # An attacker's pixels may be huge: a gradient that overflows has no direction.
                 flat = torch.cat([g.flatten() for g in gradient]).nan_to_num(0.0, 0.0, 0.0).double()
                 rows.append(flat / torch.linalg.vector_norm(flat).clamp(min=1e-30))
             units = torch.stack(rows)
@@ -66,7 +67,7 @@ class Directions:
     def of(self, client: int, references: Collection[int]) -> Evidence:
         """Cosine of the client's gradient with the references' mean, over their common classes."""
         total, weight = 0.0, 0
-        known_to: set[int] = set()
+        all_references: set[int] = set()
         for holders, cosines in self.by_class.values():
             others = [i for i, c in enumerate(holders) if c in references and c != client]
             if client not in holders or not others:
@@ -75,16 +76,16 @@ class Directions:
             length = math.sqrt(max(float(cosines[others][:, others].sum()), 1e-30))
             total += len(others) * along / length
             weight += len(others)
-            known_to.update(holders[i] for i in others)
-        return {"direction": Value(total / weight, len(known_to))} if weight else {}
+            all_references.update(holders[i] for i in others)
+        return {"direction": Value(total / weight, len(all_references))} if weight else {}
 
 
 @dataclass(frozen=True)
 class Prototypes:
-    """What each class looks like to the network, by client: the features before its last layer.
+    """Features of each client's images, before the network's last layer, grouped by class.
 
-    A class's prototype is the median, coordinate by coordinate, of its holders' mean features: a
-    minority that sends other images under its name does not move it far.
+    A class's prototype is the coordinate-wise median of its holders' mean features: a minority that
+    sends other images under its label does not move it far.
     """
 
     features: Mapping[int, Tensor]  # of every image, by client
@@ -98,12 +99,12 @@ class Prototypes:
             client: torch.cat(
                 [
                     task.model.features(params, x)[-2].flatten(1).nan_to_num(0.0, 0.0, 0.0)
-                    for x in own.images.split(task.model.chunk)
+                    for x in synthetic.images.split(task.model.chunk)
                 ]
             )
-            for client, own in sets.items()
+            for client, synthetic in sets.items()
         }
-        return Prototypes(features, {client: own.classes for client, own in sets.items()})
+        return Prototypes(features, {client: s.classes for client, s in sets.items()})
 
     def of(self, client: int, references: Collection[int]) -> Evidence:
         """The share of the client's images whose nearest prototype is that of their class."""
@@ -123,8 +124,9 @@ class Prototypes:
         nearest = labels[torch.cdist(self.features[client], prototypes).argmin(1)]
         right = (nearest == classes).float()
         total = sum(len(holders[c]) * float(right[classes == c].mean()) for c in shared)
-        known_to = set().union(*(holders[c] for c in shared))
-        return {"agreement": Value(total / sum(len(holders[c]) for c in shared), len(known_to))}
+        weight = sum(len(holders[c]) for c in shared)
+        all_references = set().union(*(holders[c] for c in shared))
+        return {"agreement": Value(total / weight, len(all_references))}
 
 
 def trained_on(
@@ -136,7 +138,7 @@ def trained_on(
     steps: int,
     learning_rate: float,
 ) -> Params:
-    """A model of these sets: some steps from ``start``, every class with the same weight."""
+    """A model trained on these sets: some steps from ``start``, each class weighted equally."""
     together = union(sets)
     classes = together.classes
     counts = torch.bincount(classes, minlength=task.classes)
@@ -155,17 +157,18 @@ def trained_on(
 
 @torch.no_grad()
 def by_model(
-    task: Task, model: Params, own: SyntheticSet, known: Mapping[int, Collection[int]]
+    task: Task, model: Params, synthetic: SyntheticSet, references: Mapping[int, Collection[int]]
 ) -> Evidence:
-    """Loss of a model on a set, class by class; ``known``: each class's references."""
-    known_to = set().union(*known.values())
-    if not known_to:
+    """Loss of a model on a set, weighted by each class's ``references``."""
+    all_references = set().union(*references.values())
+    if not all_references:
         return {}
-    classes = own.classes
-    logits = torch.cat([task.model.apply(model, x) for x in own.images.split(task.model.chunk)])
-    losses = task.loss(logits, own.labels).nan_to_num(_WORST_LOSS).clamp(max=_WORST_LOSS)
-    total = sum(len(w) * float(losses[classes == c].mean()) for c, w in known.items())
-    return {"loss": Value(total / sum(len(w) for w in known.values()), len(known_to))}
+    classes, chunks = synthetic.classes, synthetic.images.split(task.model.chunk)
+    logits = torch.cat([task.model.apply(model, x) for x in chunks])
+    losses = task.loss(logits, synthetic.labels).nan_to_num(_WORST_LOSS).clamp(max=_WORST_LOSS)
+    total = sum(len(r) * float(losses[classes == c].mean()) for c, r in references.items())
+    weight = sum(len(r) for r in references.values())
+    return {"loss": Value(total / weight, len(all_references))}
 
 
 def by_pixels(images: Tensor) -> Evidence:
@@ -186,11 +189,11 @@ def measured(
     folds: int,
     train: Callable[[Mapping[int, SyntheticSet], int], Params],
 ) -> dict[int, Evidence]:
-    """What these references know about every client: direction, loss and agreement.
+    """Direction, loss and agreement of every client, measured against these references.
 
     Clients are judged in ``folds`` groups, each by a model that has seen none of its sets.
     """
-    held = {client: set(own.classes.tolist()) for client, own in sets.items()}
+    held = {client: set(synthetic.classes.tolist()) for client, synthetic in sets.items()}
     clients = sorted(sets)
     evidence: dict[int, Evidence] = {}
     for fold in range(folds):
@@ -198,10 +201,10 @@ def measured(
         others = {c: sets[c] for c in clients if c in references and c not in judged}
         model = train(others, fold) if others else params
         for client in judged:
-            known = {c: [other for other in others if c in held[other]] for c in held[client]}
+            by_class = {c: [other for other in others if c in held[other]] for c in held[client]}
             evidence[client] = (
                 directions.of(client, references)
-                | by_model(task, model, sets[client], known)
+                | by_model(task, model, sets[client], by_class)
                 | prototypes.of(client, references)
             )
     return evidence

@@ -1,8 +1,8 @@
-"""Centralised training: what could be had if all records lay in one place.
+"""Centralised training: the accuracy reachable if all records were in one place.
 
 The same steps as FedAvg with a single client that holds everything; a round is
-``local_epochs`` passes over all records. Nothing travels, so it costs no bytes.
-With privacy on it is DP-SGD: noisy means of the clipped gradients of Poisson samples of them all.
+``local_epochs`` passes over all records. Nothing is sent, so it costs no bytes.
+With privacy on it is DP-SGD: noisy means of clipped per-record gradients of Poisson samples.
 """
 
 from dataclasses import dataclass

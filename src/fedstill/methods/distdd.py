@@ -1,12 +1,12 @@
 """DistDD: "DistDD: Distributed Data Distillation Aggregation through Gradient Matching" (anonymous
 submission): the server distils one set from gradients that clients send class by class.
 
-    1   server: S <- images_per_class images of noise for every class;  theta <- init
+    1   server: S <- images_per_class noise images per class;  theta <- init
     2   for each round t (one iteration of the distillation):
     3       send theta to the sampled clients
     4       client i: for every class c it holds: g_{c,i} <- gradient at theta of the mean loss on a
                   mini-batch of c;  send all of them
-    5       server: for every class c that came: G_c <- mean (or a robust rule) of the g_{c,i}
+    5       server: for every class c received: G_c <- mean (or a robust rule) of the g_{c,i}
     6           steps_s times: S_c <- S_c - eta_s * pixel gradient of
                                         dist(G_c, grad L(theta; S_c))
     7       server: theta <- steps_theta SGD steps on L(theta; S)                     (eq. 7)
@@ -18,18 +18,18 @@ on S alone (every ``fresh_every`` rounds and after the last), with their spread 
 
 The paper's values: 20 clients (50 in its large table), half of them per round, 500 rounds, 100
 images per class; it gives no learning rates. The defaults below are for a laptop, chosen by
-measurement (docs/measurements.md). The paper's line 14 adds the gradients up; the cosine does not
-see the scale, the squared distance does, so line 5 takes the mean. Its line 20, "theta <- G", is
-read as a slip for eq. 7. A class that no sampled client holds, or fewer than ``krum`` can judge,
-keeps its images.
+measurement (docs/measurements.md). The paper's line 14 sums the gradients; the cosine does not
+depend on the scale, the squared distance does, so line 5 takes the mean. Its line 20, "theta <- G",
+is read as a misprint of eq. 7. The images of a class that no sampled client holds, or fewer
+clients than ``krum`` needs, are not updated.
 
 Each client uploads (classes it holds) x (weights of the model) floats per round: far more than
-FedAvg. The gain is that whatever is tried on S afterwards costs nothing.
+FedAvg. In return, any later experiment on S needs no further communication.
 
-With privacy on line 4 is one access: noisy sums, class by class, of the clipped gradients of one
-Poisson sample of all the client's records, divided by their noisy counts (or, with
+With privacy on line 4 is one access: noisy sums per class of the clipped gradients of one Poisson
+sample of all the client's records, divided by their noisy counts (or, with
 privacy.class_counts = "public", by an even share of the expected batch), for every class that is
-publicly held. ``real_batch`` plays no part. Lines 5 to 9 see sanitised gradients alone.
+publicly held. ``real_batch`` is not used. Lines 5 to 9 see only sanitised gradients.
 """
 
 import warnings
@@ -65,14 +65,14 @@ from fedstill.wire import Schema, TensorSpec
 
 @dataclass(frozen=True)
 class ClassGradients:
-    """Up: the classes held, ascending, and a gradient for each (a first dimension more)."""
+    """Up: the classes held, ascending, and one gradient per class (in the first dimension)."""
 
     classes: Tensor
     gradients: Params
 
     def __post_init__(self) -> None:
         if any(len(g) != len(self.classes) for g in self.gradients.values()):
-            raise ValueError("not one gradient for each class")
+            raise ValueError("not one gradient per class")
         if bool((self.classes.diff() <= 0).any()):
             raise ValueError("the classes are not in ascending order")
 
@@ -85,7 +85,7 @@ class Distillation:
     images: Tensor
     distance: float  # mean over the classes of the last round, before its pixel steps
     matched: int  # classes that were matched in the last round
-    due: bool  # whether the set is stored and measured this round
+    due: bool  # whether the set is stored and evaluated this round
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
     """The server distils one set from class-wise gradients; the set is the product."""
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 100
-    real_batch: Annotated[int, Meta(ge=1)] = 256  # records of a class behind one gradient
+    real_batch: Annotated[int, Meta(ge=1)] = 256  # records per class gradient
     steps_s: Annotated[int, Meta(ge=1)] = 10
     pixel_learning_rate: Annotated[float, Meta(gt=0)] = 0.5  # eta_s
     pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5  # within a round
@@ -165,14 +165,14 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
         by_class: dict[int, list[Params]] = {}
         for reply in replies:
             for row, label in enumerate(reply.message.classes.tolist()):
-                own = {name: g[row] for name, g in reply.message.gradients.items()}
-                by_class.setdefault(label, []).append(own)
+                gradient = {name: g[row] for name, g in reply.message.gradients.items()}
+                by_class.setdefault(label, []).append(gradient)
         few = sorted(c for c, vectors in by_class.items() if len(vectors) < self.least_vectors)
         if few:
             warnings.warn(
                 f"{self.aggregate} with byzantine = {self.byzantine} needs {self.least_vectors} "
-                f"clients with a class; in some rounds fewer have class {few[0]}, whose images "
-                "then stay as they are",
+                f"clients per class; in some rounds fewer hold class {few[0]}, and its images are "
+                "then not updated",
                 stacklevel=2,
             )
         return {
@@ -185,30 +185,32 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
         self, task: Task, params: Params, images: Tensor, label: int, target: Params
     ) -> tuple[Tensor, float]:
         """Line 6: one class's images after ``steps_s`` steps, and the distance before them."""
-        own = images[label].clone()
-        labels = torch.full((len(own),), label, device=own.device)
-        velocity = torch.zeros_like(own)
-        wanted = [target[name] for name in params]
+        matched = images[label].clone()
+        labels = torch.full((len(matched),), label, device=matched.device)
+        velocity = torch.zeros_like(matched)
+        target_gradient = [target[name] for name in params]
         how = GradientDistance(self.normalize_rows, False, self.mse_weight)
         distances: list[Tensor] = []
         for _ in range(self.steps_s):
-            gradient, distance = gradient_matching_pixels(task, params, own, labels, wanted, how)
-            own -= self.pixel_learning_rate * velocity.mul_(self.pixel_momentum).add_(gradient)
+            gradient, distance = gradient_matching_pixels(
+                task, params, matched, labels, target_gradient, how
+            )
+            matched -= self.pixel_learning_rate * velocity.mul_(self.pixel_momentum).add_(gradient)
             distances.append(distance)
-        return own, float(distances[0])
+        return matched, float(distances[0])
 
     def next_theta(self, ctx: ServerContext, params: Params, images: Tensor, last: bool) -> Params:
         """The network of the next round: lines 7 to 9."""
-        own = _as_set(images)
+        synthetic = _as_set(images)
         if last:
-            return train_from_scratch(ctx.task, own, ctx.rng.at("fresh"), self.training)
+            return train_from_scratch(ctx.task, synthetic, ctx.rng.at("fresh"), self.training)
         if self.restart_every and ctx.round % self.restart_every == 0:
             return self.theta(ctx)
         return fit(
             ctx.task,
             params,
-            own.images,
-            own.labels,
+            synthetic.images,
+            synthetic.labels,
             ctx.rng.at("fit"),
             Training(self.theta_learning_rate, batch_size=self.theta_batch),
             iterations=self.steps_theta,
@@ -216,30 +218,30 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
 
     @property
     def training(self) -> Training:
-        """How networks are trained on the set from scratch."""
+        """The training of new networks on the set."""
         return Training(self.fresh_learning_rate, momentum=0.9, epochs=self.fresh_epochs)
 
     def params(self, state: Distillation) -> Params:
         return state.params
 
     def evaluate(self, ctx: ServerContext, state: Distillation, test: Records) -> Evaluation:
-        """What the set is worth, in the rounds in which that is measured."""
+        """Accuracy of networks trained on the set, in the rounds in which it is evaluated."""
         if not state.due:
             return Evaluation(None, None)
-        own, rng = _as_set(state.images), ctx.rng.at("evaluation")
+        synthetic, rng = _as_set(state.images), ctx.rng.at("evaluation")
         number = self.fresh_networks
-        return evaluate_set(ctx.task, own, test, rng, self.training, number, ctx.progress)
+        return evaluate_set(ctx.task, synthetic, test, rng, self.training, number, ctx.progress)
 
     def synthetic(
         self, state: Distillation, replies: Sequence[Reply[ClassGradients]]
     ) -> dict[int, SyntheticSet]:
-        """The server's set, in the rounds in which it is measured."""
+        """The server's set, in the rounds in which it is evaluated."""
         return {SERVER: _as_set(state.images)} if state.due else {}
 
     def report(
         self, state: Distillation, replies: Sequence[Reply[ClassGradients]]
     ) -> dict[str, float]:
-        """How far the set's gradients were from the clients', and how many classes had some."""
+        """Distance of the set's gradients from the clients', and the number of classes matched."""
         return {"matching_distance": state.distance, "classes_matched": float(state.matched)}
 
 

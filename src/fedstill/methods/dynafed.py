@@ -11,13 +11,13 @@ CVPR 2023.
     8               S <- S - a step along the gradient of |w' - w_{i+L}|^2 / |w_i - w_{i+L}|^2
     9       r >= R: w_r <- T steps as in line 7 from w_r
 
-The clients do what they do in FedAvg and send what they send there; the set costs no upload. How
-the global model moved tells what the clients' data are like together, and training on the set
-brings that back into an average that has drifted. The server has no records: images start from
-noise, labels as nearly sure classes. alpha is learnt as a logarithm, so it stays above zero.
+The clients train and send as in FedAvg; the set costs no upload. The trajectory of the global model
+reflects the clients' data as a whole, and training on the set corrects an average that has drifted.
+The server has no records: images start from noise, labels at probability 0.9 of their class. alpha
+is learnt as a logarithm, so it stays positive.
 
-With privacy on line 3 is DP-FedAvg's. The models of its rounds are all that the set is learnt from,
-so lines 4 to 9 cost nothing.
+With privacy on line 3 is DP-FedAvg's. The set is learnt from the models of its rounds alone, so
+lines 4 to 9 cost no privacy budget.
 """
 
 import math
@@ -35,7 +35,7 @@ from fedstill.methods.shared.messages import Update, Weights, update_schema, wei
 from fedstill.records import SERVER, SyntheticSet
 from fedstill.steps.arithmetic import norm, scaled, subtract
 from fedstill.steps.examples import Example, noise_examples
-from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
+from fedstill.steps.soft_labels import label_logits, soft_labels, softmax_backward
 from fedstill.steps.unroll import Batches, backward, sgd_steps, unroll
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Stateless, Task
 from fedstill.wire import Schema
@@ -43,7 +43,7 @@ from fedstill.wire import Schema
 
 @dataclass(frozen=True)
 class LearntSet:
-    """S, and how far from w_{i+L} its steps end, as a share of the way from w_i (1: no use)."""
+    """S, and the loss of line 8 after its steps (1: no closer to w_{i+L} than w_i is)."""
 
     images: Tensor
     labels: Tensor
@@ -53,12 +53,12 @@ class LearntSet:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """Server state: the weights, and first where they have been, then what was learnt of it."""
+    """Server state: the weights, their trajectory until the set is learnt, and then the set."""
 
     params: Params
     trajectory: tuple[Params, ...]
     learnt: LearntSet | None = None
-    fresh: bool = False  # whether it was learnt in this round
+    fresh: bool = False  # whether the set was learnt in this round
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class DynaFed(LocalTraining, Stateless[Dynamics, Weights, Update]):
     """FedAvg whose server learns a set from the global model's path, and tunes on it."""
 
     trajectory_rounds: Annotated[int, Meta(ge=1)] = 8  # R: rounds of plain FedAvg
-    span: Annotated[int, Meta(ge=1)] = 2  # L: rounds that the steps on the set stand for
+    span: Annotated[int, Meta(ge=1)] = 2  # L: rounds that the steps on the set replace
     images_per_class: Annotated[int, Meta(ge=1)] = 5
     matching_iterations: Annotated[int, Meta(ge=1)] = 100  # N
     matching_steps: Annotated[int, Meta(ge=1)] = 10  # s
     matching_batch: Annotated[int, Meta(ge=1)] = 50
     image_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
     label_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
-    first_rate: Annotated[float, Meta(gt=0)] = 0.05  # where alpha starts
+    first_rate: Annotated[float, Meta(gt=0)] = 0.05  # initial alpha
     rate_learning_rate: Annotated[float, Meta(ge=0)] = 0.05  # of its logarithm
     tuning_steps: Annotated[int, Meta(ge=0)] = 20  # T
 
@@ -115,12 +115,12 @@ class DynaFed(LocalTraining, Stateless[Dynamics, Weights, Update]):
     def learn(self, ctx: ServerContext, trajectory: Sequence[Params]) -> LearntSet:
         """Lines 5 to 8."""
         task, stream = ctx.task, ctx.rng.at("matching").torch()
-        images, free = self.start(ctx)
+        images, logits = self.start(ctx)
         log_rate = torch.tensor(self.first_rate).log()
         optimiser = torch.optim.Adam(
             [
                 {"params": [images], "lr": self.image_learning_rate},
-                {"params": [free], "lr": self.label_learning_rate},
+                {"params": [logits], "lr": self.label_learning_rate},
                 {"params": [log_rate], "lr": self.rate_learning_rate},
             ]
         )
@@ -128,31 +128,31 @@ class DynaFed(LocalTraining, Stateless[Dynamics, Weights, Update]):
             i = int(torch.randint(len(trajectory) - self.span, (), generator=stream))  # line 6
             first, target = trajectory[i], trajectory[i + self.span]
             rows = self.rows(len(images), self.matching_steps, stream).to(images.device)
-            soft, rate = soft_labels(free), float(log_rate.exp())
+            soft, rate = soft_labels(logits), float(log_rate.exp())
             batches = Batches(images[rows], soft[rows])
             path = unroll(task, first, batches, rate)  # line 7
             scale = 1 / max(float(norm(subtract(first, target))) ** 2, 1e-30)
             at_end = scaled(subtract(path.end, target), 2 * scale)
             found = backward(task, path, batches, rate, at_end)  # line 8
-            by_label = _gathered(found.y, rows, soft)
+            soft_gradient = _gathered(found.y, rows, soft)
             images.grad = _gathered(found.x, rows, images)
-            free.grad = through_softmax(soft, by_label)
+            logits.grad = softmax_backward(soft, soft_gradient)
             log_rate.grad = torch.tensor(found.learning_rate * rate)
             optimiser.step()
             ctx.progress(iteration + 1, self.matching_iterations)
-        learnt = LearntSet(images.detach(), soft_labels(free), float(log_rate.exp()), 0.0)
+        learnt = LearntSet(images.detach(), soft_labels(logits), float(log_rate.exp()), 0.0)
         return self.measured(ctx, learnt, trajectory)
 
     def start(self, ctx: ServerContext) -> tuple[Tensor, Tensor]:
-        """Noise, ``images_per_class`` of every class, and the free numbers behind its labels."""
+        """``images_per_class`` noise images per class, and the logits of their labels."""
         example = Example.of(ctx.task, soft=True)
         number = self.images_per_class * example.classes
         generator = ctx.rng.at("images").torch()
         images, labels = noise_examples(ctx.task, example, number, generator)
-        return images, free_labels(labels, example.classes)
+        return images, label_logits(labels, example.classes)
 
     def rows(self, number: int, steps: int, stream: torch.Generator) -> Tensor:
-        """Which images each step is taken on: a new random batch each time."""
+        """The images of each step: a newly drawn random batch per step."""
         batch = min(self.matching_batch, number)
         orders = [torch.randperm(number, generator=stream)[:batch] for _ in range(steps)]
         return torch.stack(orders) if orders else torch.zeros(0, batch, dtype=torch.int64)
@@ -168,13 +168,13 @@ class DynaFed(LocalTraining, Stateless[Dynamics, Weights, Update]):
     def measured(
         self, ctx: ServerContext, learnt: LearntSet, trajectory: Sequence[Params]
     ) -> LearntSet:
-        """The set with its mean distance over all stretches of the trajectory."""
+        """The set with its mean distance over all spans of the trajectory."""
         stream = ctx.rng.at("measure").torch()
         shares = []
         for first, target in zip(trajectory, trajectory[self.span :], strict=False):
             end = self.steps_on(ctx.task, first, learnt, self.matching_steps, stream)
-            way = max(float(norm(subtract(first, target))), 1e-30)
-            shares.append((float(norm(subtract(end, target))) / way) ** 2)
+            length = max(float(norm(subtract(first, target))), 1e-30)
+            shares.append((float(norm(subtract(end, target))) / length) ** 2)
         distance = sum(shares) / len(shares)
         if not math.isfinite(distance):
             raise RunError(
@@ -194,7 +194,7 @@ class DynaFed(LocalTraining, Stateless[Dynamics, Weights, Update]):
     def synthetic(
         self, state: Dynamics, replies: Sequence[Reply[Update]]
     ) -> dict[int, SyntheticSet]:
-        """The server's set, in the round in which it was learnt, if it is of images."""
+        """The server's set, in the round in which it was learnt, if it holds images."""
         learnt = state.learnt
         if learnt is None or not state.fresh or learnt.images[0].dim() != 3:
             return {}
@@ -211,5 +211,5 @@ class DynaFed(LocalTraining, Stateless[Dynamics, Weights, Update]):
 
 
 def _gathered(gradients: Tensor, rows: Tensor, like: Tensor) -> Tensor:
-    """The gradients of all steps summed by image: one is in the batches of several steps."""
+    """The gradients summed per image: an image is in the batches of several steps."""
     return torch.zeros_like(like).index_add_(0, rows.flatten(), gradients.flatten(0, 1))

@@ -4,12 +4,12 @@ Decentralized Data", AISTATS 2017.
     1  server: w <- init
     2  for each round r:
     3      send w to the sampled clients
-    4      client k: w_k <- w;  E epochs of mini-batch SGD on its own records
+    4      client k: w_k <- w;  E epochs of mini-batch SGD on its records
     5      client k: send w_k - w and n_k
     6      server: w <- w + sum_k (n_k / n) (w_k - w)
 
-The difference travels rather than the weights: it is the same sum, and it loses less in a
-coarse codec. ``aggregate`` puts a robust rule in the place of line 6's sum (steps/aggregate.py).
+Clients send the difference rather than the weights: it gives the same sum, and a lossy codec
+harms it less. ``aggregate`` replaces the sum of line 6 with a robust rule (steps/aggregate.py).
 
 With privacy on (DP-FedAvg) line 4 is SGD on noisy means of clipped per-record gradients, 1 / q
 steps per epoch, and n_k is a number declared public, or the same for all.

@@ -17,12 +17,12 @@ Federated Learning", CVPR 2023.
 The paper's values: T = 1000, rho = 5, 10 images per class (5 for 100 classes), pixel learning
 rate 1, real batches of 256, server: 500 epochs, learning rate 0.01, batch 256; 20 rounds. The
 defaults below are for a small built-in data set and a laptop, chosen by measurement
-(docs/methods.md). Its eq. 10 weights clients by their records and its experiments do not:
+(docs/measurements.md). Its eq. 10 weights clients by their records and its experiments do not:
 ``weighting`` offers both.
 
 With privacy on: line 4 is noise, and line 7's real side is one noisy release (``target``): the
-class sums of the records' clipped features, good for ``release_steps`` steps of line 8, or of
-their clipped pixel gradients (eq. 17 to 21), good for one. The paper clips the gradient of the
+class sums of the records' clipped features, which serve ``release_steps`` steps of line 8, or of
+their clipped pixel gradients (eq. 17 to 21), which serve one. The paper clips the gradient of the
 batch instead, whose sensitivity is not what its proof uses (docs/privacy.md).
 """
 
@@ -49,7 +49,7 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
         "initial": "noise",
         "warm_start": True,
-        # Its steps do not depend on how long clipped features are.
+        # Adam's steps do not depend on the norm of the clipped features.
         "pixel_optimiser": "adam",
         "pixel_learning_rate": 0.1,
     }
@@ -58,7 +58,7 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
     initial: Initial = "real"
     warm_start: bool = False
     patience: Annotated[int, Meta(ge=0)] = 0  # iterations without progress before stopping early
-    tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.01  # progress: this share of the loss
+    tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.01  # progress: the loss falls by this share
 
     @property
     def pixels(self) -> PixelSteps:

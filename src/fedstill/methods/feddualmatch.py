@@ -6,7 +6,7 @@
     3       send w and R to the sampled clients
     4       client k: S_k <- standard normal noise, images_per_class for every class it holds
     5       for layer p = last, ..., first (the same number of iterations each):
-    6           w' <- w + a random step of length at most R, afresh each iteration
+    6           w' <- w + a random step of length at most R, newly drawn per iteration
     7           S_k <- S_k - eta * pixel gradient of sum_{layers q >= p} sum_class |mean difference|
     8       client k: send S_k
     9       server: S <- union of all S_k
@@ -17,17 +17,18 @@
     14      server: w <- T_g SGD steps on the loss over the union of all S_k and S'_k
 
 The paper's values: R_0 = 5, 200 iterations, pixel learning rate 1, batch 256, M = 10 with 10 steps
-of 0.1 each, T_g = 500 with eta_m = 0.001; 20 rounds. Its text has lines 13 and 14 alternate, its
-algorithm box fine-tunes once, after the M rounds: the box stands. Its formula has plain Euclidean
-norms where FedDM squares: ``squared``. The distance of line 13 is DC's (sum over rows of
-1 - cosine, vectors left out). The name of eta in line 10 is ambiguous; it is read as eta_m, and
-``radius_step`` sets another.
+of 0.1 each, T_g = 500 with eta_m = 0.001; 20 rounds. In its text lines 13 and 14 alternate, its
+algorithm box fine-tunes once, after the M rounds: this file follows the box. Its formula has plain
+Euclidean norms, FedDM's squared ones: ``squared``. The distance of line 13 is DC's (sum over rows
+of 1 - cosine, without vectors). The eta of line 10 is ambiguous; it is read as eta_m, and
+``radius_step`` sets another value.
 
-With privacy on: line 4 as it is; the real side of line 7 is one noisy release per iteration, as in
-FedDM (``target``, ``release_steps``), of the concatenation of the layers matched in it. Lines 9 to
-14 see sanitised sets alone. The noise that the paper divides by |S_k| is not used: that is no
-sensitivity. Gradients of plain norms do not add up to the norm's of the mean: with
-``target = "gradient"`` each record pulls by its own distance, unless ``squared``.
+With privacy on line 4 is unchanged; the real side of line 7 is one noisy release per iteration, as
+in FedDM (``target``, ``release_steps``), of the concatenation of the layers matched in it. Lines 9
+to 14 see only sanitised sets. The paper's noise, divided by |S_k|, is not used: |S_k| is no
+sensitivity. The mean of the records' gradients of plain norms is not the gradient of the norm of
+the mean: with ``target = "gradient"`` the sum of the records' distances is minimised, unless
+``squared``.
 """
 
 import math
@@ -118,7 +119,7 @@ class FedDualMatch(DistributionMatching, Stateless[Region, Region, Distilled]):
         return Distilled(synthetic, 0, made.loss), None  # line 8
 
     def plan(self, outputs: int) -> list[Matching]:
-        """What each iteration matches: the logits first, then a layer more at every stage."""
+        """What each iteration matches: the logits first, then one more layer per stage."""
         fused = self.compile == "on"
         if not self.layer_wise:
             return [Matching(2, self.squared, fused)] * self.iterations
@@ -161,23 +162,24 @@ class FedDualMatch(DistributionMatching, Stateless[Region, Region, Distilled]):
         trust: dict[int, float],
         shares: Tensor | None,
     ) -> float:
-        """Line 10: how far one step on one client's images leads from the step on all."""
+        """Line 10: the largest distance between a step on one client's images and a step on all."""
         if not self.adaptive_radius:
             return self.radius
         weights = tracked(state.params)
 
-        def gradient(own: SyntheticSet, shares: Tensor | None = None) -> Params:
-            slopes, _ = batch_gradient(ctx.task, weights, own.images, own.labels, shares)
-            return dict(zip(weights, slopes, strict=True))
+        def gradient(synthetic: SyntheticSet, shares: Tensor | None = None) -> Params:
+            images, labels = synthetic.images, synthetic.labels
+            parts, _ = batch_gradient(ctx.task, weights, images, labels, shares)
+            return dict(zip(weights, parts, strict=True))
 
         common = gradient(together, shares)
         step = self.radius_step or self.server_learning_rate
-        apart = [
-            norm(scaled(subtract(gradient(own), common), step)) * trust[client]
-            for client, own in sets.items()
+        distances = [
+            norm(scaled(subtract(gradient(synthetic), common), step)) * trust[client]
+            for client, synthetic in sets.items()
         ]
         noise = torch.randn((), generator=ctx.rng.at("radius").torch()) * self.radius_noise
-        return max(0.0, float(torch.stack(apart).max()) + float(noise))
+        return max(0.0, float(torch.stack(distances).max()) + float(noise))
 
     def align(
         self,
@@ -189,19 +191,19 @@ class FedDualMatch(DistributionMatching, Stateless[Region, Region, Distilled]):
         shares: Tensor | None = None,
     ) -> SyntheticSet:
         """Lines 11 to 13: copies of the sets whose gradients agree with the union's."""
-        images: dict[int, Tensor] = {client: own.images.clone() for client, own in sets.items()}
+        images: dict[int, Tensor] = {client: s.images.clone() for client, s in sets.items()}
         stream = ctx.rng.at("gradient matching").torch()
         for _ in range(self.gradient_rounds):
             weights = sample_ball(params, radius, stream)
             target, _ = batch_gradient(
                 ctx.task, tracked(weights), together.images, together.labels, shares
             )
-            for client, own in images.items():
+            for client, aligned in images.items():
                 for _ in range(self.gradient_steps):
-                    slope, _ = gradient_matching_pixels(
-                        ctx.task, weights, own, sets[client].labels, target
+                    pixel_gradient, _ = gradient_matching_pixels(
+                        ctx.task, weights, aligned, sets[client].labels, target
                     )
-                    own.sub_(slope, alpha=self.gradient_learning_rate)
+                    aligned.sub_(pixel_gradient, alpha=self.gradient_learning_rate)
         return union({c: SyntheticSet(images[c], sets[c].labels) for c in sets})
 
     def params(self, state: Region) -> Params:

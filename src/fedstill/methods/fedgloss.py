@@ -4,8 +4,8 @@ Record Level Differential Privacy", 2023 (published later as FedLAP-DP).
     1   server: w <- init
     2   for each round m:
     3       send w^m = w and the largest radius r to the sampled clients
-    4       client k: S_k <- images_per_class images of every class it holds: records of it, noise
-                  or those of its last round; their labels stay fixed
+    4       client k: S_k <- images_per_class images per class it holds: records, noise or the
+                  images of its last round; their labels stay fixed
     5       R_i times: w <- w^m;  at most 5 times, while |w - w^m| < r:
     6           for each of some real batches: g <- gradient of the loss over the batch at w
     7               R_b times: S_k <- S_k - tau * pixel gradient of dist(g, grad L(w; S_k))
@@ -17,16 +17,16 @@ Record Level Differential Privacy", 2023 (published later as FedLAP-DP).
 
 The paper's values: (R_i, R_l, R_b, r) = (1, 0, 5, 10), 50 images per class, real batches of 256,
 tau = 100, dist = cosine + 0.1 MSE with DSA, eta = 0.01 (0.1 for CIFAR-10) with cosine decay; 60
-rounds (200 for CIFAR-10). Its box has one real batch in line 6, the authors' code 40, which also
-divides each tensor's cosine sum by its rows (``normalize_rows``). r_k is looked for after every
-epoch of line 9, so that it is never 0 and the server makes at least one step. Defaults below are
-for a small built-in data set and a laptop, chosen by measurement (docs/methods.md).
+rounds (200 for CIFAR-10). Its box has one real batch in line 6, the authors' code 40; the code also
+divides each tensor's cosine sum by its rows (``normalize_rows``). r_k is measured after every
+epoch of line 9, so it is never 0 and the server makes at least one step. The defaults below are
+for a small built-in data set and a laptop, chosen by measurement (docs/measurements.md).
 
 With privacy on (Fed-GLOSS-DP): line 4 is noise or the last round's images, for the classes that are
 publicly held; line 6 is one access, a noisy mean of the clipped gradients of a Poisson sample, each
 record augmented before its gradient. Line 9 has no private form: r_k = r for all ("constant", as
-the paper's box has it) or "fixed"; 1 / K are the weights. Where line 5 leaves the radius it goes
-back to w^m instead of ending: accesses are R_i * 5 * batches, whatever was released. The paper's
+in the paper's box) or "fixed"; the weights are 1 / K. Where line 5 leaves the radius it restarts
+at w^m instead of ending: accesses are R_i * 5 * batches, whatever was released. The paper's
 values: (4, 2, 10, 1.5), ten batches, 10 images per class, eta = 0.002, clip and sigma 1.
 """
 
@@ -78,11 +78,11 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
     }
 
     initial: Initial = "real"
-    warm_start: bool = False  # go on from the last round's images
+    warm_start: bool = False  # start from the last round's images
     trajectories: Annotated[int, Meta(ge=0)] = 1  # R_i
     trajectory_steps: Annotated[int, Meta(ge=1)] = 5
-    real_batches: Annotated[int, Meta(ge=1)] = 1  # in a trajectory step; the authors' code: 40
-    pixel_steps: Annotated[int, Meta(ge=0)] = 5  # R_b, on one real gradient
+    real_batches: Annotated[int, Meta(ge=1)] = 1  # per trajectory step; the authors' code: 40
+    pixel_steps: Annotated[int, Meta(ge=0)] = 5  # R_b, per real gradient
     local_steps: Annotated[int, Meta(ge=0)] = 0  # R_l
     pixel_learning_rate: Annotated[float, Meta(gt=0)] = 10.0  # tau; the paper: 100
     mse_weight: Annotated[float, Meta(gt=0)] = 0.1
@@ -90,7 +90,7 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
     include_vectors: bool = True
     augment: Augment = "dsa"
     radius_epochs: Annotated[int, Meta(ge=1)] = 30  # of line 9, at most; the paper: 100
-    radius_records: Annotated[int, Meta(ge=1)] = 256  # the real loss of line 9 is over so many
+    radius_records: Annotated[int, Meta(ge=1)] = 256  # over which line 9 computes the real loss
     compile: Literal["off", "on"] = "off"  # of the real gradient
 
     def private_form(self, rate: float) -> PrivateForm:
@@ -99,14 +99,14 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
 
     @property
     def leaks(self) -> tuple[Leak, ...]:
-        """What would give records away in a private run."""
+        """The settings that would leak records in a private run."""
         leaks = list(initial_leaks(self.initial))
         if self.measured:
-            why = "the radius is where the loss on the records is smallest, which nobody sanitised"
+            why = "the radius minimises the loss on the records, and is not sanitised"
             remedy = "set method.radius_choice = 'constant', or 'fixed'"
             leaks.append(Leak("radius_choice", self.radius_choice, why, remedy))
         if self.criterion == "calibrated":
-            why = "it sends the exact lengths of the records' gradient"
+            why = "it sends the exact norms of the records' gradient"
             remedy = "set method.criterion = 'cosine+mse'"
             leaks.append(Leak("criterion", self.criterion, why, remedy))
         return tuple(leaks)
@@ -131,7 +131,7 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
         return reply, LastSet(images.view_as(start)) if self.warm_start else None
 
     def start(self, ctx: ClientContext, last: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Line 4: the classes held, and images to start from, in slot form."""
+        """Line 4: the classes held, and the initial images, in slot form."""
         number = self.images_per_class
         if ctx.private is not None:
             return ctx.private.classes, first_noise(ctx, number) if last is None else last
@@ -144,8 +144,8 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
     def approximate(
         self, ctx: ClientContext, region: Region, start: Tensor, labels: Tensor
     ) -> tuple[Tensor, float, Tensor]:
-        """Lines 5 to 8: the images, their mean distance on the way, and the real gradient's
-        lengths, tensor by tensor, as they were last."""
+        """Lines 5 to 8: the images, the distance averaged over all steps, and the norms of the last
+        real gradient, one per tensor."""
         images = start.detach().clone()
         optimiser = pixel_optimiser(images, self.pixels)
         how = distance_of(
@@ -166,7 +166,7 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
                 if float(norm(subtract(weights, region.params))) >= region.radius:
                     if ctx.private is None:
                         break
-                    # The number of accesses must not depend on what came out of them.
+                    # The number of accesses must not depend on what they released.
                     weights = region.params
                 for _ in range(self.real_batches):
                     augment = draw_augmentation(self.augment, changes, flip=self.flip)
@@ -191,7 +191,7 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
         augment: Callable[[Tensor], Tensor],
         generator: torch.Generator,
     ) -> list[Tensor]:
-        """Line 6: the only sight that matching has of the records."""
+        """Line 6: the only place where matching reads the records."""
         if ctx.private is not None:
             release = ctx.private.noisy_mean(weight_gradients(ctx.task, weights, augment))
             return [release[name] for name in weights]
@@ -200,7 +200,7 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
         return weight_gradient(ctx.task, weights, augment(x), y, compiled=self.compile == "on")
 
     def trusted_radius(self, ctx: ClientContext, region: Region, synthetic: SyntheticSet) -> float:
-        """Line 9: r_k. Beyond it, what is good for the images is no longer so for the records."""
+        """Line 9: r_k. Beyond it, lowering the images' loss no longer lowers the records'."""
         if not self.measured:
             return region.radius
         order = torch.randperm(len(ctx.records), generator=ctx.rng.at("radius").torch())

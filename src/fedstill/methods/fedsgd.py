@@ -6,9 +6,9 @@
 4      client k: g_k <- gradient at w of the mean loss over all its records
 5      server: w <- w - eta sum_k (n_k / n) g_k
 
-``aggregate`` puts a robust rule in the place of line 5's sum (steps/aggregate.py).
-With privacy on g_k is a noisy mean of the clipped gradients of one Poisson sample (of all records
-where privacy.sampling_rate is 1).
+``aggregate`` replaces line 5's sum with a robust rule (steps/aggregate.py).
+With privacy on g_k is a noisy mean of the clipped gradients of one Poisson sample (all records if
+privacy.sampling_rate is 1).
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@
     1   server: w <- init
     2   for each round:
     3       send w to the sampled clients
-    4       client k: D <- m batches (x_i, y_i): random records of its own, or noise
+    4       client k: D <- m batches (x_i, y_i): random records of client k, or noise
     5       E times:
     6           w_syn <- ClientUpdate(D; w)
     7           g <- gradient of F_k(D_k; .) at w_syn, over a batch of its records
@@ -14,17 +14,17 @@
     11      server: w <- w + mean_k (w_k - w)
     12  ClientUpdate(D; w): m times  w <- w - eta_w * gradient of the mean loss over (x_i, y_i)
 
-Client and server run the same line 12, so that the server finds the client's w_syn to the bit
-(with the exact codec and as many threads). With ``labels = "trainable"`` line 8 also moves the
-labels: distributions, the softmax of free numbers. The poster leaves open where D starts, E, the
-learning rates and the batch of line 7; it takes plain gradient steps in line 8 (here ``sgd``).
+Client and server run the same line 12, so the server recovers the client's w_syn to the bit (with
+the exact codec and equally many threads). With ``labels = "trainable"`` line 8 also updates the
+labels: distributions, the softmax of logits. The poster does not specify how D is initialised, E,
+the learning rates and the batch of line 7; it takes plain gradient steps in line 8 (here ``sgd``).
 
-The size of D follows from the requested ``compression``: weights of the model / numbers in D, a
-fixed label counted as one number, for it travels as four bytes as a float does.
+The size of D follows from the requested ``compression``: weights of the model / numbers in D. A
+fixed label counts as one number: it is sent in four bytes, as a float is.
 
 With privacy on line 4 is noise, and g of line 7 is one access: a noisy mean of the clipped
 gradients at w_syn of a Poisson sample. Line 8 backpropagates it through D and w alone. The records'
-losses, which are sent for the report, are not (``report_losses`` must be off).
+losses, sent for the report, are not sanitised (``report_losses`` must be off).
 """
 
 import math
@@ -50,7 +50,7 @@ from fedstill.steps.examples import Example, noise_examples, record_examples
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.per_record import weight_gradients
 from fedstill.steps.released import initial_leaks
-from fedstill.steps.soft_labels import free_labels, soft_labels, through_softmax
+from fedstill.steps.soft_labels import label_logits, soft_labels, softmax_backward
 from fedstill.steps.unroll import Batches, backward, sgd_steps, unroll
 from fedstill.types import (
     ClientContext,
@@ -68,8 +68,8 @@ DEFAULT_COMPRESSION = 8.0
 
 @dataclass(frozen=True)
 class SyntheticBatches:
-    """Up: D, how many records stand behind it, and the mean loss of a batch of them at w and at
-    w_syn (0 where nobody asks)."""
+    """Up: D, the client's number of records, and the mean loss of a batch of them at w and at w_syn
+    (0 without ``report_losses``)."""
 
     batches: Batches
     records: int
@@ -83,14 +83,14 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"initial": "noise", "report_losses": False}
 
-    compression: Annotated[float, Meta(gt=0)] | None = None  # None: 8, or what batch_size gives
+    compression: Annotated[float, Meta(gt=0)] | None = None  # None: 8, or as batch_size implies
     batches: Annotated[int, Meta(ge=1)] = 4  # m
-    batch_size: Annotated[int, Meta(ge=1)] | None = None  # None: what compression leaves
+    batch_size: Annotated[int, Meta(ge=1)] | None = None  # None: as compression allows
     labels: Literal["fixed", "trainable"] = "fixed"
     initial: Initial = "real"
     iterations: Annotated[int, Meta(ge=0)] = 10  # E
     learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta_w
-    real_batch: Annotated[int, Meta(ge=1)] = 256  # records of one iteration
+    real_batch: Annotated[int, Meta(ge=1)] = 256  # records per iteration
     synthetic_optimiser: PixelOptimiser = "adam"
     input_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta
     label_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
@@ -101,23 +101,23 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         if self.compression is not None and self.batch_size is not None:
             raise RequestError(
                 f"method.compression: {self.compression:g} and method.batch_size "
-                f"{self.batch_size} say the same twice; give one of them"
+                f"{self.batch_size} both set the size; give one of them"
             )
 
     def private_form(self, rate: float) -> PrivateForm:
         leaks = list(initial_leaks(self.initial))
         if self.report_losses:
-            why = "the clients' losses on their records would be sent as they are"
+            why = "the clients' losses on their records would be sent without noise"
             remedy = "set method.report_losses = false"
             leaks.append(Leak("report_losses", self.report_losses, why, remedy))
         return PrivateForm(self.iterations, tuple(leaks), weighting_leaks(self.weighting))
 
     def example(self, task: Task) -> Example:
-        """What one synthetic example looks like."""
+        """The shapes of one synthetic example."""
         return Example.of(task, soft=self.labels == "trainable")
 
     def size(self, task: Task, example: Example) -> tuple[int, int]:
-        """The number of batches, and of examples in each."""
+        """The number of batches, and of examples per batch."""
         if self.batch_size is not None:
             return self.batches, self.batch_size
         rate = DEFAULT_COMPRESSION if self.compression is None else self.compression
@@ -154,7 +154,7 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
             found = backward(ctx.task, path, batches, self.learning_rate, gradient)  # line 8
             x.grad = found.x
             if labels.is_floating_point():
-                labels.grad = through_softmax(batches.y, found.y)
+                labels.grad = softmax_backward(batches.y, found.y)
             optimiser.step()
             ctx.progress(iteration + 1, self.iterations)
         batches = _as_sent(x, labels)
@@ -170,7 +170,7 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         return before, after
 
     def start(self, ctx: ClientContext, params: Params) -> tuple[Tensor, Tensor]:
-        """Line 4: inputs, and labels (class numbers, or the free numbers behind distributions)."""
+        """Line 4: inputs, and labels (class numbers, or the logits of distributions)."""
         example = self.example(ctx.task)
         size = self.size(ctx.task, example)
         generator = ctx.rng.at("start").torch()
@@ -179,13 +179,13 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         else:
             x, y = noise_examples(ctx.task, example, math.prod(size), generator)
         x, labels = x.unflatten(0, size).clone(), y.unflatten(0, size).int()
-        # A negative label (padding of a text) asks for nothing; a fixed one must ask for something.
-        return x, free_labels(labels, example.classes) if example.soft else labels.clamp(min=0)
+        # The loss ignores a negative label (padding of a text); a fixed label must be a class.
+        return x, label_logits(labels, example.classes) if example.soft else labels.clamp(min=0)
 
     def record_gradient(self, ctx: ClientContext, params: Params, rng: Rng) -> tuple[Params, float]:
         """Line 7: gradient and value of the mean loss over a batch of records.
 
-        Beside ``initial = "real"`` the only place that reads records outside the private door.
+        Apart from ``initial = "real"``, the only place that reads records outside the private door.
         """
         rows = torch.randperm(len(ctx.records), generator=rng.torch())[: self.real_batch]
         x, y = ctx.records.take(rows)
@@ -194,7 +194,7 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         return dict(zip(weights, gradient, strict=True)), float(loss)
 
     def optimiser(self, x: Tensor, labels: Tensor) -> torch.optim.Optimizer:
-        """What moves D in line 8."""
+        """The optimiser of D in line 8."""
         groups: list[dict[str, Any]] = [{"params": [x], "lr": self.input_learning_rate}]
         if labels.is_floating_point():
             groups.append({"params": [labels], "lr": self.label_learning_rate})
@@ -203,7 +203,7 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         return torch.optim.SGD(groups)
 
     def recovered(self, task: Task, down: Weights, batches: Batches) -> Params:
-        """Line 12: ClientUpdate, by whoever asks."""
+        """Line 12: ClientUpdate, at client and server."""
         return sgd_steps(task, down.params, batches, self.learning_rate)
 
     def server(
@@ -222,15 +222,15 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         """The sets of this round, for the run folder, if they are images."""
         sets = {reply.client: reply.message.batches for reply in replies}
         return {
-            client: SyntheticSet(own.x.flatten(0, 1), own.labels.flatten(0, 1))
-            for client, own in sets.items()
-            if own.x[0, 0].dim() == 3
+            client: SyntheticSet(batches.x.flatten(0, 1), batches.labels.flatten(0, 1))
+            for client, batches in sets.items()
+            if batches.x[0, 0].dim() == 3
         }
 
     def report(
         self, state: Weights, replies: Sequence[Reply[SyntheticBatches]]
     ) -> dict[str, float]:
-        """The rate that was achieved, by the bytes of the tensors sent, and the clients' mean
+        """The achieved compression ratio, by the bytes of the tensors sent, and the clients' mean
         loss at w and at w_syn."""
         sent = replies[0].message.batches
         whole = sum(w.numel() * w.element_size() for w in state.params.values())

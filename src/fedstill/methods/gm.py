@@ -4,8 +4,8 @@ Siamese Augmentation" (DSA), ICML 2021.
 
 ``local_gm.py`` with a single client that holds everything: its pseudo-code is DC's. Published for
 MNIST and 10 images per class: 97.4 (DC) and 97.8 (DSA), with the values that ``local_gm.py`` lists.
-Nothing travels, so it costs no bytes; the product is the synthetic set in the run folder, and the
-model is one trained on it.
+Nothing is sent, so it costs no bytes; the result is the synthetic set in the run folder, and the
+model is trained on it.
 """
 
 from dataclasses import dataclass

@@ -3,19 +3,19 @@ union. The condensation is that of Zhao et al., "Dataset Condensation with Gradi
 ICLR 2021; with ``augment = "dsa"`` that of Zhao and Bilen, "Dataset Condensation with
 Differentiable Siamese Augmentation" (DSA), ICML 2021.
 
-    1   client k: S_k <- images_per_class images of every class it holds: records of it or noise
+    1   client k: S_k <- images_per_class images per class it holds: records or noise
     2   for each round:
-    3       client k: for each of some networks: w <- a fresh initialisation
+    3       client k: for each of some networks: w <- newly initialised
     4           T times:
     5               for every class c: g_c <- gradient of the loss over a batch of its records at w
     6                   S_k,c <- S_k,c - tau * pixel gradient of dist(g_c, grad L(w; S_k,c))
     7               w <- some epochs of SGD on S_k
     8       client k: send S_k
-    9       server: w <- SGD from a fresh initialisation on the union of all clients' newest S_k
+    9       server: w <- SGD from newly initialised weights on the union of all newest S_k
 
-The server's model goes to nobody: clients draw networks of their own, and what is in S_k goes on
-from round to round. One round is enough for a one-shot federation; more rounds are more networks,
-with the accuracy on the way. DC's values: 1000 networks in all; (T, epochs in line 7) = (1, 1),
+The server's model is sent to nobody: clients initialise their own networks, and S_k is carried over
+from round to round. One round suffices for a one-shot federation; more rounds mean more networks,
+with the accuracy after each. DC's values: 1000 networks in all; (T, epochs in line 7) = (1, 1),
 (10, 50), (50, 10) for 1, 10, 50 images per class, learning rate 0.01, momentum 0.5; tau = 0.1,
 momentum 0.5, real batches of 256; the final training: 300 epochs (DSA: 1000), learning rate 0.01,
 momentum 0.9, batches of 256. The defaults below are for a laptop.
@@ -41,8 +41,8 @@ from fedstill.wire import Schema
 
 
 @dataclass(frozen=True)
-class GoOn:
-    """Down: nothing but the request."""
+class Continue:
+    """Down: empty; it asks the client for its next round."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Condensed:
 
 
 @dataclass(frozen=True)
-class LocalGM(PixelSettings, Method[Condensed, GoOn, LastSet, Distilled]):
+class LocalGM(PixelSettings, Method[Condensed, Continue, LastSet, Distilled]):
     """Each client condenses its records by gradient matching, alone; the server has the union."""
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
@@ -68,7 +68,7 @@ class LocalGM(PixelSettings, Method[Condensed, GoOn, LastSet, Distilled]):
     server_epochs: Annotated[int, Meta(ge=1)] = 100  # the paper: 300, DSA 1000
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # the paper: 0.01
     server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    batch: Annotated[int, Meta(ge=1)] = 256  # synthetic images in one step of a network
+    batch: Annotated[int, Meta(ge=1)] = 256  # synthetic images per step of a network
     compile: Literal["off", "on"] = "off"  # of the real gradient
 
     def init(self, ctx: ServerContext) -> Condensed:
@@ -77,18 +77,18 @@ class LocalGM(PixelSettings, Method[Condensed, GoOn, LastSet, Distilled]):
     def init_client(self, task: Task) -> LastSet:
         return LastSet()
 
-    def download(self, task: Task) -> Schema[GoOn]:
-        return Schema(GoOn)
+    def download(self, task: Task) -> Schema[Continue]:
+        return Schema(Continue)
 
     def upload(self, task: Task) -> Schema[Distilled]:
         numbers = {"records": (0.0, 0.0), "loss": (0.0, float("inf"))}
         return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
 
-    def broadcast(self, ctx: ServerContext, state: Condensed) -> GoOn:
-        return GoOn()
+    def broadcast(self, ctx: ServerContext, state: Condensed) -> Continue:
+        return Continue()
 
     def client(
-        self, ctx: ClientContext, message: GoOn, state: LastSet
+        self, ctx: ClientContext, message: Continue, state: LastSet
     ) -> tuple[Distilled, LastSet]:
         check_images(ctx)
         by_class = ByClass(ctx.records)
@@ -102,7 +102,7 @@ class LocalGM(PixelSettings, Method[Condensed, GoOn, LastSet, Distilled]):
 
     @property
     def plan(self) -> Condensation:
-        """The settings of the clients' work."""
+        """The settings of the clients' condensation."""
         return Condensation(
             self.networks,
             self.matching_steps,
@@ -113,7 +113,7 @@ class LocalGM(PixelSettings, Method[Condensed, GoOn, LastSet, Distilled]):
         )
 
     def training(self, epochs: int, learning_rate: float, momentum: float) -> Training:
-        """Training on synthetic images, augmented as they were when they were matched."""
+        """Training on synthetic images, with the same augmentation as in matching."""
         augment, flip = self.augment, self.flip
         return Training(learning_rate, momentum, self.batch, epochs, augment=augment, flip=flip)
 
@@ -121,7 +121,7 @@ class LocalGM(PixelSettings, Method[Condensed, GoOn, LastSet, Distilled]):
         self, ctx: ServerContext, state: Condensed, replies: Sequence[Reply[Distilled]]
     ) -> Condensed:
         sets = state.sets | {str(reply.client): reply.message.synthetic for reply in replies}
-        together = union({int(client): own for client, own in sets.items()})
+        together = union({int(client): synthetic for client, synthetic in sets.items()})
         how = self.training(self.server_epochs, self.server_learning_rate, self.server_momentum)
         start = initial_weights(ctx.task, ctx.rng.at("network"))
         rng = ctx.rng.at("fit")
@@ -136,8 +136,8 @@ class LocalGM(PixelSettings, Method[Condensed, GoOn, LastSet, Distilled]):
         self, state: Condensed, replies: Sequence[Reply[Distilled]]
     ) -> dict[int, SyntheticSet]:
         """Every client's newest set, for the run folder."""
-        return {int(client): own for client, own in state.sets.items()}
+        return {int(client): synthetic for client, synthetic in state.sets.items()}
 
     def report(self, state: Condensed, replies: Sequence[Reply[Distilled]]) -> dict[str, float]:
-        """Mean distance of a class's gradients over the clients' steps."""
+        """Mean gradient distance per class over the clients' steps."""
         return {"matching_loss": sum(r.message.loss for r in replies) / len(replies)}

@@ -1,10 +1,10 @@
 """PSG: Chen, Kerkouche and Fritz, "Private Set Generation with Discriminative Information",
-NeurIPS 2022, at every client by itself: one private synthetic set, and one round is enough.
+NeurIPS 2022, at each client independently: one private synthetic set, and one round suffices.
 
     1   server: w <- init
-    2   client k: S_k <- noise images, images_per_class for every class  (later rounds: go on)
+    2   client k: S_k <- noise images, images_per_class per class  (later rounds: the last ones)
     3   for each of some restarts:
-    4       theta <- random weights, afresh
+    4       theta <- newly initialised weights
     5       several times:
     6           g <- gradient at theta of the loss over a batch of records, sanitised
     7           pixel steps on S_k of dist(g, grad L(theta; S_k))
@@ -12,9 +12,9 @@ NeurIPS 2022, at every client by itself: one private synthetic set, and one roun
     9   client k: send S_k
     10  server: w <- SGD on the loss over the union of all S_k, from w
 
-Nothing of a network is ever sent to the clients: what they distil does not depend on the round, so
-that one round is what it is meant for. The distance is DC's. Without privacy line 6 is a plain
-mini-batch gradient, and this is gradient matching at each client alone.
+The server's weights are not used by the clients: what they distil does not depend on the round, so
+the method is meant for one round. The distance is DC's. Without privacy line 6 is a plain
+mini-batch gradient, and this is gradient matching at each client independently.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,13 +45,13 @@ class PSG(SurrogateTraining[LastSet]):
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"weighting": "union"}
 
     restarts: Annotated[int, Meta(ge=1)] = 5
-    gradients: Annotated[int, Meta(ge=1)] = 4  # sanitised gradients along each network's path
+    gradients: Annotated[int, Meta(ge=1)] = 4  # sanitised gradients per network
     pixel_steps: Annotated[int, Meta(ge=1)] = 5
     pixel_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
     network_steps: Annotated[int, Meta(ge=1)] = 5
     network_learning_rate: Annotated[float, Meta(gt=0)] = 0.05
     real_batch: Annotated[int, Meta(ge=1)] = 256
-    radius: Annotated[float, Meta(ge=0)] = 1e6  # the set is no surrogate around w
+    radius: Annotated[float, Meta(ge=0)] = 1e6  # unlimited: the set is no surrogate around w
 
     def private_form(self, rate: float) -> PrivateForm:
         accesses = self.restarts * self.gradients
@@ -79,11 +79,11 @@ class PSG(SurrogateTraining[LastSet]):
                 weights = initial_weights(ctx.task, ctx.rng.at("network", restart))  # line 4
             target = self.gradient(ctx, weights, access)  # line 6
             for _ in range(self.pixel_steps):  # line 7
-                images.grad, apart = gradient_matching_pixels(
+                images.grad, found = gradient_matching_pixels(
                     ctx.task, weights, images, labels, target
                 )
                 optimiser.step()
-            distance = float(apart)
+            distance = float(found)
             weights = self.step(ctx, weights, images, labels, access)  # line 8
             ctx.progress(access + 1, total)
         images.grad = None
@@ -101,7 +101,7 @@ class PSG(SurrogateTraining[LastSet]):
     def step(
         self, ctx: ClientContext, weights: Params, images: Tensor, labels: Tensor, access: int
     ) -> Params:
-        """Line 8: the network moves along on the images alone."""
+        """Line 8: the network trains on the images alone."""
         return fit(
             ctx.task,
             weights,

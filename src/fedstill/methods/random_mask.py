@@ -4,16 +4,16 @@ Strategies for Improving Communication Efficiency" (2016).
 
     1   server: w <- init
     2   for each round:
-    3       send w and a fresh mask seed to the sampled clients
+    3       send w and a newly drawn mask seed to the sampled clients
     4       client k: u <- FedAvg's update from w
     5       client k: M_k <- a random 1/rate of the coordinates, from the mask seed and k
     6       client k: send the values u[M_k], and n_k
     7       server: M_k from the seed again;  u'_k <- u[M_k] * rate at M_k, 0 elsewhere
     8       server: w <- w + sum_k (n_k / n) u'_k
 
-Positions never travel: both sides draw them from the seed. Times the rate, the expectation of
-u'_k over the masks is u. Each client has a mask of its own, so that their errors average out.
-With rate 1 it is FedAvg.
+Positions are never sent: both sides draw them from the seed. Because of the factor ``rate``, the
+expectation of u'_k over the masks is u. Each client has its own mask, so that their errors average
+out. With rate 1 it is FedAvg.
 
 With privacy on line 4 is DP-FedAvg's: what is masked is a sanitised update, and masks are public.
 """
@@ -35,12 +35,12 @@ from fedstill.steps.arithmetic import add, scaled
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Stateless, Task
 from fedstill.wire import Schema, TensorSpec, params_specs
 
-_SEEDS = 2**53  # every whole number below it survives whoever reads numbers as doubles
+_SEEDS = 2**53  # every integer below it is exact as a double
 
 
 @dataclass(frozen=True)
 class SeededWeights:
-    """Down: the weights, and what this round's masks are drawn from."""
+    """Down: the weights, and the seed of this round's masks."""
 
     params: Params
     mask_seed: int
@@ -64,13 +64,13 @@ def draw_mask(seed: int, client: int, size: int, kept: int) -> Tensor:
 class RandomMask(LocalTraining, Stateless[Weights, SeededWeights, MaskedUpdate]):
     """FedAvg that sends a random part of each update's coordinates."""
 
-    compression: Annotated[float, Meta(ge=1)] = 8.0  # rate: one coordinate in so many travels
+    compression: Annotated[float, Meta(ge=1)] = 8.0  # rate: one coordinate in ``rate`` is sent
 
     def init(self, ctx: ServerContext) -> Weights:
         return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
 
     def kept(self, task: Task) -> int:
-        """How many coordinates travel."""
+        """How many coordinates are sent."""
         return coordinates(task, self.compression)
 
     def download(self, task: Task) -> Schema[SeededWeights]:
@@ -85,7 +85,7 @@ class RandomMask(LocalTraining, Stateless[Weights, SeededWeights, MaskedUpdate])
         return SeededWeights(state.params, self.mask_seed(ctx))  # line 3
 
     def mask_seed(self, ctx: ServerContext) -> int:
-        """This round's, the same whenever it is asked for."""
+        """This round's mask seed, the same on every call."""
         return int(ctx.rng.at("mask").numpy().integers(_SEEDS))
 
     def client(
@@ -120,6 +120,6 @@ class RandomMask(LocalTraining, Stateless[Weights, SeededWeights, MaskedUpdate])
         return state.params
 
     def report(self, state: Weights, replies: Sequence[Reply[MaskedUpdate]]) -> dict[str, float]:
-        """The rate that was achieved: floats of a whole update against floats sent."""
+        """The achieved compression ratio: floats of a whole update / floats sent."""
         size = sum(part.numel() for part in state.params.values())
         return {"compression": size / len(replies[0].message.values)}

@@ -2,8 +2,8 @@
 
     1   FedDM, but its lines 4 to 8 are: S_k <- random records of every class the client holds
 
-The same number of images and bytes, none of the matching. What it gives away is plain to see: it
-measures what distillation adds, and is not meant for anyone's data.
+The same number of images and bytes, without the matching. It sends records in the clear: it
+measures the gain of distillation, and must not be used on private data.
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ Learning", ICML 2020, with option II for the control variates.
     7       server: x <- x + eta_g mean_S dy
     8       server: c <- c + (|S| / N) mean_S dc
 
-Two vectors per message each way. Plain SGD only: option II reads the mean gradient off the path,
-which momentum would bend.
+Two vectors per message in each direction. Plain SGD only: option II computes the mean gradient from
+the path, which momentum would distort.
 """
 
 from collections.abc import Sequence

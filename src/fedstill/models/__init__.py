@@ -25,7 +25,7 @@ DEFAULT_MODEL = "convnet-small"
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A line of the table: the class, what it is, and where it departs from its defaults."""
+    """An entry of the table: the class, a description, and its departures from the defaults."""
 
     cls: type[Any]
     description: str
@@ -33,15 +33,16 @@ class ModelEntry:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What ``[model]`` may set, with the defaults; the data decide shape and classes."""
-        own = {f.name: f.default for f in fields(self.cls) if f.name not in ("shape", "classes")}
-        return {**own, **self.defaults}
+        """What ``[model]`` may set, with the defaults; shape and classes come from the data."""
+        given = ("shape", "classes")
+        settings = {f.name: f.default for f in fields(self.cls) if f.name not in given}
+        return {**settings, **self.defaults}
 
 
 MODELS: dict[str, ModelEntry] = {
     "convnet": ModelEntry(ConvNet, "3 convolution blocks, width 128: the papers' network"),
     "convnet-small": ModelEntry(
-        ConvNet, "the same with width 32: the default, quick on a laptop", {"width": 32}
+        ConvNet, "the same with width 32: the default, fast on a laptop", {"width": 32}
     ),
     "gru": ModelEntry(GRU, "next token of a text: embeddings and 128 gated recurrent units"),
     "mlp": ModelEntry(MLP, "fully connected, 2 hidden layers of 200 units"),

@@ -27,9 +27,9 @@ from fedstill.models.layers import (
 from fedstill.models.model import Model
 from fedstill.types import Params
 
-# Measured: 8 to 16 images of 32x32 at a time are the quickest, at width 32 as at width 128.
+# Measured: chunks of 8 to 16 images of 32x32 are the fastest, at width 32 and at width 128.
 _CHUNK_PIXELS = 16 * 32 * 32
-_WINOGRAD_WIDTH = 64  # measured: narrower networks are quicker without
+_WINOGRAD_WIDTH = 64  # measured: below it, plain convolutions are faster
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class ConvNet(Model):
         if min(self._sides) < 1:
             raise RequestError(
                 f"model.depth: {self.depth} blocks halve a {self.shape[1]}x{self.shape[2]} image "
-                "to nothing; take fewer"
+                "to nothing; use fewer"
             )
 
     @property
     def blocks(self) -> int:
-        """The depth, where it was left open: as deep as 3 while at least 2x2 pixels remain."""
+        """The depth; if it is not set, at most 3, with at least 2x2 pixels left."""
         if self.depth is not None:
             return self.depth
         smallest = min(self.shape[1:])
@@ -95,8 +95,8 @@ class ConvNet(Model):
         outputs: list[Tensor] = []
         for block in range(self.blocks):
             name = f"block{block}"
-            # An instance norm takes a constant per channel away again: its bias keeps its place
-            # among the weights (the published counts have it) but need not be added.
+            # An instance norm removes a constant per channel: the bias stays among the weights (the
+            # published counts include it) but need not be added.
             bias = None if self.norm == "instance" else params[f"{name}.conv.bias"]
             padding = self._first_padding if block == 0 else 1
             x = F.conv2d(x, params[f"{name}.conv.weight"], bias, padding=padding)
@@ -114,7 +114,7 @@ class ConvNet(Model):
 
     @property
     def fast_inference(self) -> bool:
-        """Winograd's: for the papers' network if it is wide and its images are whole tiles."""
+        """Winograd's: for the papers' network at width 64 or more, on images of whole tiles."""
         kind = (self.norm, self.activation, self.pooling)
         if self.width < _WINOGRAD_WIDTH or kind != ("instance", "relu", "average"):
             return False

@@ -1,7 +1,7 @@
-"""Networks that read a text and say, at every position, which token comes next.
+"""Networks that read a text and predict the next token at every position.
 
 Both are written in plain operations. FedSynth differentiates through gradients, and the fused
-recurrent and attention kernels have no second derivative (or other bits on other builds).
+recurrent and attention kernels have no second derivative (or differ in bits between builds).
 """
 
 import math
@@ -22,11 +22,11 @@ from fedstill.types import Params
 
 # Measured: a text of 80 positions takes 6 ms in a chunk of 8, 3 ms in chunks of 32 and of 64.
 _CHUNK_POSITIONS = 64 * 80
-_CHUNK_LOGITS = 1 << 22  # 16 MB of them: what counts with a large vocabulary
+_CHUNK_LOGITS = 1 << 22  # 16 MB: the limit for a large vocabulary
 
 
 class LanguageModel(Model):
-    """A network of token numbers [N, positions]; its logits are [N, positions, vocabulary].
+    """A network on token numbers [N, positions]; its logits are [N, positions, vocabulary].
 
     ``embed`` is the first layer alone. ``read`` is the rest: it takes any sequence of vectors, so
     that synthetic texts can be learnt in the space of the embeddings.
@@ -45,7 +45,7 @@ class LanguageModel(Model):
     @property
     @abstractmethod
     def embedding_size(self) -> int:
-        """Length of the vector that stands for a token."""
+        """Length of a token's embedding vector."""
 
     @abstractmethod
     def read(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
@@ -92,7 +92,7 @@ class GRU(LanguageModel):
         params = self._init_embedding(generator, 1.0)
         units, bound = self.embedding, 1.0 / math.sqrt(self.width)
         for layer in range(self.depth):
-            # The three gates one below the other: reset, update, candidate.
+            # The three gates stacked: reset, update, candidate.
             for name, columns in (("input", units), ("hidden", self.width)):
                 for part, size in (
                     ("weight", (3 * self.width, columns)),
@@ -114,7 +114,7 @@ class GRU(LanguageModel):
 def _gru(params: Params, name: str, x: Tensor) -> Tensor:
     """The states of one layer after every position, from a state of zeros."""
     weight, bias = params[f"{name}.hidden.weight"], params[f"{name}.hidden.bias"]
-    # What the inputs add to the gates, for all positions in one product.
+    # The inputs' contribution to the gates, for all positions in one product.
     inputs = F.linear(x, params[f"{name}.input.weight"], params[f"{name}.input.bias"])
     state = x.new_zeros(len(x), weight.shape[1])
     states: list[Tensor] = []
@@ -152,7 +152,7 @@ class Transformer(LanguageModel):
 
     @cached_property
     def _hidden_from(self) -> Tensor:
-        """True where a position (row) must not look: at those after it."""
+        """The causal mask: True where a position (row) must not attend, at those after it."""
         return torch.ones(self.shape[0], self.shape[0], dtype=torch.bool).triu(1)
 
     def init(self, generator: torch.Generator) -> Params:
@@ -193,7 +193,7 @@ class Transformer(LanguageModel):
         return (*outputs, x, affine("linear", x))
 
     def _attend(self, mixed: Tensor) -> Tensor:
-        """Every position's mean of earlier values (and its own), weighted by likeness."""
+        """Causal self-attention: each position's weighted mean of its own and earlier values."""
         number, length = mixed.shape[:2]
         query, key, value = (
             part.view(number, length, self.heads, -1).transpose(1, 2) for part in mixed.chunk(3, 2)

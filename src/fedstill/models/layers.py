@@ -26,7 +26,7 @@ def init_affine(
 ) -> dict[str, Tensor]:
     """Weight and bias of a linear or convolution layer, uniform in +-1/sqrt(fan in).
 
-    The default of PyTorch's layers, drawn from a generator of our choice.
+    The default of PyTorch's layers, drawn from ``generator``.
     """
     bound = 1.0 / math.sqrt(math.prod(shape[1:]))
     layer = {"weight": torch.empty(shape).uniform_(-bound, bound, generator=generator)}
@@ -48,15 +48,15 @@ def named(prefix: str, layer: dict[str, Tensor]) -> Params:
 
 
 def normalise(params: Params, prefix: str, x: Tensor, norm: Norm) -> Tensor:
-    """Group norm with learnt scale and shift; one channel a group is instance norm.
+    """Group norm with learnt scale and shift; one channel per group is instance norm.
 
     No batch norm: it mixes the records of a batch, which breaks per-record gradients and leaks.
     """
     if norm == "none":
         return x
     channels = x.shape[1]
-    # Groups of four channels or more, at most 32 of them: fewer channels a group would be
-    # instance norm by another name.
+    # Groups of at least four channels, at most 32 groups: fewer channels per group would be
+    # close to instance norm.
     groups = channels if norm == "instance" else math.gcd(channels, min(32, max(1, channels // 4)))
     return F.group_norm(x, groups, params[f"{prefix}.weight"], params[f"{prefix}.bias"])
 

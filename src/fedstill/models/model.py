@@ -1,4 +1,4 @@
-"""What a network is here: pure functions of its weights."""
+"""A network as pure functions of its weights."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from fedstill.types import Params
 
 
 class Model(ABC):
-    """A network as pure functions: weights in, outputs out, nothing remembered."""
+    """A network as pure functions: weights and inputs to outputs, without state."""
 
     @property
     def chunk(self) -> int:
@@ -35,7 +35,7 @@ class Model(ABC):
             return len(self.features(params, x))
 
     def inference(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
-        """What ``features`` gives, to rounding, where nobody asks for a gradient."""
+        """The same as ``features`` up to rounding, without gradients."""
         return self.features(params, x)
 
     @property
@@ -49,7 +49,7 @@ class Model(ABC):
 
     @property
     def continuous_shape(self) -> tuple[int, ...] | None:
-        """Shape of one input of ``apply_continuous``: where synthetic inputs live.
+        """Shape of one input of ``apply_continuous``: the space of synthetic inputs.
 
         ``None``: inputs are real numbers already, so it is the shape of the task's inputs. A
         network that reads tokens overrides this and the two functions below.
@@ -61,7 +61,7 @@ class Model(ABC):
         return self.apply(params, x)
 
     def embed(self, params: Params, x: Tensor) -> Tensor:
-        """The real-valued inputs that these inputs stand for."""
+        """The real-valued inputs that represent these inputs."""
         return x
 
     @cached_property
@@ -76,7 +76,7 @@ class Model(ABC):
 
     @property
     def description(self) -> dict[str, Any]:
-        """What this network is, as plain values: it is hashed to recognise the same one again."""
+        """The network as plain values, which are hashed to recognise the same one again."""
         cls = type(self)
         settings: dict[str, str] = (
             {f.name: str(vars(self).get(f.name, f.default)) for f in dataclasses.fields(self)}

@@ -1,4 +1,4 @@
-"""A user's own ``nn.Module`` as a model."""
+"""A user-supplied ``nn.Module`` as a model."""
 
 import copy
 import re
@@ -15,7 +15,7 @@ from fedstill.models.model import Model
 from fedstill.rng import borrowed
 from fedstill.types import Params
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object in memory: another one in each process
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # an object's address differs between processes
 
 
 class ModuleModel(Model):
@@ -24,9 +24,9 @@ class ModuleModel(Model):
     ``layers`` names the submodules whose outputs are the features, in order; left out, the
     input of the last ``nn.Linear`` is the only one. The module itself is copied, never trained.
 
-    Training starts from fresh weights, each submodule's own initialisation, unless
-    ``keep_weights`` asks for those the module has now. Parameters that do not require a gradient
-    are constants: they keep their values and do not travel.
+    Training starts from newly initialised weights, by each submodule's ``reset_parameters``, unless
+    ``keep_weights`` requests the module's present ones. Parameters that do not require a gradient
+    are constants: they keep their values and are not sent.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ModuleModel(Model):
             if isinstance(submodule, _BatchNorm):
                 raise RequestError(
                     f"model: '{name}' is a batch norm, which mixes the records of a batch and "
-                    "remembers them; use GroupNorm or InstanceNorm instead"
+                    "stores their statistics; use GroupNorm or InstanceNorm instead"
                 )
         unknown = [name for name in layers or () if name not in submodules]
         if unknown:
@@ -57,7 +57,7 @@ class ModuleModel(Model):
         self._last = linear[-1] if linear else None
 
     def init(self, generator: torch.Generator) -> Params:
-        """Each submodule's own initialisation, its randomness taken from ``generator``."""
+        """Each submodule's ``reset_parameters``, with its randomness from ``generator``."""
         module = copy.deepcopy(self._module)
         with borrowed(generator):
             for submodule in module.modules():

@@ -14,7 +14,7 @@ from fedstill.models.model import Model
 from fedstill.types import Params
 
 _STAGES = 4
-_BLOCKS_A_STAGE = 2
+_BLOCKS_PER_STAGE = 2
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ResNet18(Model):
             if f"{name}.shortcut.conv.weight" in params:
                 x = convolution(f"{name}.shortcut", x, stride)
             x = F.relu(out + x)
-            if name.endswith(f"block{_BLOCKS_A_STAGE - 1}"):
+            if name.endswith(f"block{_BLOCKS_PER_STAGE - 1}"):
                 outputs.append(x)
         pooled = x.mean(dim=(2, 3))
         logits = F.linear(pooled, params["linear.weight"], params["linear.bias"])
@@ -74,5 +74,5 @@ class ResNet18(Model):
         return [
             (f"stage{stage}.block{block}", self.width << stage, 2 if stage and not block else 1)
             for stage in range(_STAGES)
-            for block in range(_BLOCKS_A_STAGE)
+            for block in range(_BLOCKS_PER_STAGE)
         ]

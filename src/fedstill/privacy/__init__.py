@@ -1,1 +1,1 @@
-"""Record-level differential privacy: one door to the records, and a ledger of its openings."""
+"""Record-level differential privacy: one mechanism that reads records, and a ledger of accesses."""

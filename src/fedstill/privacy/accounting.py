@@ -1,9 +1,9 @@
-"""What accesses to a client's records cost: epsilon, by an accountant that others maintain.
+"""The epsilon of accesses to a client's records, computed by a maintained library.
 
 Every access is one event: the Gaussian mechanism with noise multiplier sigma on a Poisson sample
 at rate q, for neighbours that differ by adding or removing one record. The composition is
 dp-accounting's (https://github.com/google/differential-privacy), by Renyi divergences (``rdp``) or
-privacy loss distributions (``pld``, tighter and slower). No formula of ours is involved.
+privacy loss distributions (``pld``, tighter and slower). No formula here is our own.
 """
 
 import logging
@@ -24,7 +24,7 @@ _LARGEST_SIGMA = 1e6
 def epsilon_of(
     accesses: int, rate: float, sigma: float, delta: float, accountant: Accountant = "rdp"
 ) -> float:
-    """Epsilon of so many accesses at this delta."""
+    """Epsilon of ``accesses`` accesses at this delta."""
     if accesses == 0:
         return 0.0
     if sigma == 0:
@@ -44,7 +44,7 @@ def sigma_for(
     *,
     tolerance: float = 1e-6,
 ) -> float:
-    """The least noise multiplier that keeps so many accesses within epsilon.
+    """The least noise multiplier that keeps ``accesses`` accesses within epsilon.
 
     It may be larger by ``tolerance``, never smaller.
     """
@@ -87,7 +87,7 @@ def most_accesses(
     low, high = 1, 2
     while fits(high):
         low, high = high, 2 * high
-        if high > 2**40:  # so much noise, or so rare a sample, that nobody will get there
+        if high > 2**40:  # more than any run makes
             return low
     while high - low > 1:
         middle = (low + high) // 2
@@ -113,7 +113,7 @@ def _account(accountant: Accountant) -> Any:
 
 
 def _library() -> Any:
-    """dp-accounting; importing it takes a second, so that only private runs do."""
+    """dp-accounting; the import takes about 1 s, so only private runs do it."""
     try:
         import dp_accounting
     except ImportError as error:
@@ -125,7 +125,7 @@ def _library() -> Any:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Without its warnings on single Renyi orders: leaving one out only makes epsilon larger."""
+    """Suppresses warnings on single Renyi orders: skipping one only makes epsilon larger."""
     logger = logging.getLogger("absl")
     before = logger.level
     logger.setLevel(logging.ERROR)

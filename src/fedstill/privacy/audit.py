@@ -1,4 +1,4 @@
-"""An empirical lower bound on epsilon: what an attacker really learns, in one run.
+"""An empirical lower bound on epsilon: what an attacker learns from one run.
 
 Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023:
 
@@ -9,10 +9,10 @@ Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", NeurI
        right with probability at most e^epsilon / (1 + e^epsilon), up to a term in delta
     5  the bound: the largest epsilon that the number of right guesses refutes with confidence
 
-The records are the canaries alone, and the attacker sees every opening of the door: what the
-promise is about. Two attackers score. ``releases`` solves for the canaries' shares in all noisy
-sums by least squares. ``message`` looks for a canary among the images that were sent, which finds
-what goes around the door. Both, and each number of guesses, count as tests of their own: the
+The canaries are the only records, and the attacker sees every release of the mechanism, as the
+guarantee assumes. Two attackers score. ``releases`` solves for the canaries' shares in all noisy
+sums by least squares. ``message`` searches the sent images for each canary, which detects leaks
+that bypass the mechanism. Each attacker and each number of guesses counts as one test: the
 confidence holds for the best of them.
 """
 
@@ -46,13 +46,13 @@ from fedstill.types import (
 )
 
 _SHAPE, _CLASSES = (1, 8, 8), 10
-_SHARES = (1.0, 0.5, 0.25)  # of the canaries on which a guess is ventured
+_SHARES = (1.0, 0.5, 0.25)  # of the canaries that are guessed
 _SCALING = Scaling((0.5,), (0.5,))
 
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """One audit: ``epsilon`` is what is claimed; sigma follows from it."""
+    """One audit: ``epsilon`` is the claim; sigma follows from it."""
 
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -76,7 +76,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """What came out. ``claimed`` is ``None`` for a run without privacy, which claims nothing."""
+    """The result. ``claimed`` is ``None`` for a run without privacy, which claims nothing."""
 
     method: str
     claimed: float | None
@@ -99,7 +99,7 @@ Door = Callable[..., PrivateRecords]
 def audit(
     method: AnyMethod, name: str, settings: AuditSettings, door: Door = PrivateRecords
 ) -> Audit:
-    """Audit a method's private form. ``door`` is there for tests: a mechanism of another kind."""
+    """Audit a method's private form. ``door``: another mechanism, for tests."""
     task = _task(settings.rounds)
     form = private_form_of(method, name, settings.rate)
     accesses = settings.rounds * form.accesses
@@ -117,8 +117,8 @@ def audit(
         records = _only(canaries, included)
 
         def private(round: int) -> dict[str, Any]:
-            own = door(records, ledger, OperatingSystem(), terms, round, task.model.chunk)
-            return {"private": _Watched(own, canaries, attacker)}
+            watched = door(records, ledger, OperatingSystem(), terms, round, task.model.chunk)
+            return {"private": _Watched(watched, canaries, attacker)}
 
         images = _run(method, task, rng, private)
         accesses = ledger.count
@@ -141,7 +141,7 @@ def audit(
 def membership(method: AnyMethod, name: str, settings: AuditSettings) -> Audit | None:
     """The same attack on the images of a run *without* privacy: what "synthetic" alone protects.
 
-    ``None`` where the method makes no images within these rounds.
+    ``None`` if the method makes no images within these rounds.
     """
     rng = Rng(settings.seed).at("audit")
     canaries, included = _canaries(settings.canaries, rng)
@@ -181,7 +181,7 @@ def epsilon_bound(canaries: int, guesses: int, right: int, delta: float, level: 
 
 
 def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """The largest probability of so many right guesses under (epsilon, delta)-DP (Theorem 5.2).
+    """The largest probability of ``right`` right guesses under (epsilon, delta)-DP (Theorem 5.2).
 
     Right guesses are dominated by Binomial(r, e^eps / (1 + e^eps)); delta adds at most
     2 m delta max_i P[v > Binomial >= v - i] / i.
@@ -228,7 +228,7 @@ class _Regression:
         self._overlap = torch.zeros(canaries, dtype=torch.float64)
 
     def add(self, vectors: Tensor, release: Tensor, slots: Tensor | None) -> None:
-        """Vectors [canaries, size]; release [size], or [classes, size] with each one's slot."""
+        """Vectors [canaries, size]; release [size], or [classes, size] with each canary's slot."""
         rows = vectors.double()
         products = rows @ rows.T
         if slots is None:
@@ -247,7 +247,7 @@ class _Regression:
 
 
 class _Watched:
-    """A door whose releases the attacker sees; everything else is the door's own."""
+    """Passes every call on to the door, and shows its releases to the attacker."""
 
     def __init__(self, door: PrivateRecords, canaries: Records, attacker: _Regression) -> None:
         self._door, self._canaries, self._attacker = door, canaries, attacker
@@ -294,11 +294,11 @@ class _Watched:
         return release
 
     def _vectors(self, per_record: PerRecord, clip: float) -> Tensor:
-        """What each canary would add: the attacker knows it and computes it for itself."""
+        """The clipped vector of each canary, which the attacker can compute itself."""
         rows = []
         for part in self._canaries.index.split(64):
-            given = per_record(replace(self._canaries, index=part))
-            dense = given if isinstance(given, dict) else given.dense()
+            vectors = per_record(replace(self._canaries, index=part))
+            dense = vectors if isinstance(vectors, dict) else vectors.dense()
             flat = torch.cat([v.flatten(1) for v in dense.values()], 1)
             rows.append(flat * (clip / flat.norm(dim=1).clamp(min=clip))[:, None])
         return torch.cat(rows)
@@ -325,23 +325,23 @@ def _only(canaries: Records, included: Tensor) -> Records:
 def _run(
     method: AnyMethod, task: Task, rng: Rng, view: Callable[[int], dict[str, Any]]
 ) -> Tensor | None:
-    """One client's rounds; all images that came of them, at the client or the server, if any."""
+    """One client's rounds; all images that client or server made in them, if any."""
     state = method.init(ServerContext(task, 0, rng.at("init")))
-    memory = method.init_client(task)
+    client_state = method.init_client(task)
     made: list[Tensor] = []
     for number in range(1, task.rounds + 1):
         server = ServerContext(task, number, rng.at("server", number))
         down = method.broadcast(server, state)
         context = ClientContext(task, number, 0, rng.at("client", number), **view(number))
-        up, memory = method.client(context, down, memory)
+        up, client_state = method.client(context, down, client_state)
         replies = [Reply(0, up)]
         state = method.server(server, state, replies)
-        made += [own.images for own in method.synthetic(state, replies).values()]
+        made += [synthetic.images for synthetic in method.synthetic(state, replies).values()]
     return torch.cat(made) if made else None
 
 
 def _likeness(canaries: Records, images: Tensor) -> Tensor:
-    """How near each canary is to the nearest image, all classes allowed."""
+    """Minus the distance of each canary to the nearest image of any class."""
     x, _ = canaries.all()
     distances = torch.cdist(x.flatten(1), images.flatten(1))
     nearest: Tensor = -distances.min(1).values

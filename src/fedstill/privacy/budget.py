@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from fedstill.privacy.accounting import Accountant, epsilon_of, most_accesses, sigma_for
 
-_ROUGHLY = 0.01  # of sigma: enough to compare plans by
+_ROUGHLY = 0.01  # tolerance of sigma, enough to compare plans
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A client's accesses: ``accesses`` a round for ``rounds`` rounds, each at rate ``q``."""
+    """A client's accesses: ``accesses`` per round for ``rounds`` rounds, each at rate ``q``."""
 
     rounds: int
     accesses: int
@@ -27,7 +27,7 @@ class Plan:
         return sigma_for(epsilon, self.total, self.q, self.delta, self.accountant)
 
     def epsilon(self, sigma: float, rounds: int | None = None) -> float:
-        """What so many rounds cost (all of them, if not said otherwise)."""
+        """Epsilon of ``rounds`` rounds (default: all of them)."""
         accesses = self.accesses * (self.rounds if rounds is None else rounds)
         return epsilon_of(accesses, self.q, sigma, self.delta, self.accountant)
 
@@ -40,9 +40,9 @@ class Plan:
 class Choice:
     """One way to spend a budget.
 
-    ``noise``: the deviation of the mean of everything that is released, per unit of clip and
-    relative to the plan's own; what a record adds to that mean is the same in each choice. Less
-    is better, and what is worth paying for is what still makes it smaller.
+    ``noise``: the standard deviation of the mean over all releases, per unit of clip and relative
+    to that of the plan; a record's contribution to that mean is the same in each choice, so less
+    noise is better.
     """
 
     q: float
@@ -52,17 +52,17 @@ class Choice:
 
 
 def choices(plan: Plan, epsilon: float) -> list[Choice]:
-    """The same budget at other rates and numbers of accesses, with the noise that remains.
+    """The same budget at other rates and numbers of accesses, with the resulting noise.
 
-    A mean over m accesses at rate q has noise of deviation sigma C / (q n sqrt(m)).
+    A mean over m accesses at rate q has noise of standard deviation sigma C / (q n sqrt(m)).
     """
     rates = sorted({min(1.0, plan.q * factor) for factor in (0.5, 1.0, 2.0)})
     totals = sorted({max(1, round(plan.total * factor)) for factor in (0.25, 1.0, 4.0)})
-    own = plan.sigma(epsilon) / (plan.q * plan.total**0.5)
+    planned = plan.sigma(epsilon) / (plan.q * plan.total**0.5)
     table: list[Choice] = []
     for q, accesses in itertools.product(rates, totals):
         sigma = sigma_for(epsilon, accesses, q, plan.delta, plan.accountant, tolerance=_ROUGHLY)
-        table.append(Choice(q, accesses, sigma, sigma / (q * accesses**0.5) / own))
+        table.append(Choice(q, accesses, sigma, sigma / (q * accesses**0.5) / planned))
     return table
 
 

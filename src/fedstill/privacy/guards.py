@@ -1,4 +1,4 @@
-"""What else would leak, refused before the run: each with its reason and its remedy."""
+"""Other leaks, refused before the run: each with its reason and its remedy."""
 
 import torch
 
@@ -23,32 +23,32 @@ def private_form_of(method: AnyMethod, name: str, rate: float) -> PrivateForm:
 
 
 def refuse_leaks(settings: PrivacySettings, form: PrivateForm, task: Task, data: Dataset) -> None:
-    """Refuse a run whose settings would let records out beside the noisy releases."""
+    """Refuse a run whose settings would leak records besides the noisy releases."""
     of_sizes = form.size_leaks if settings.public_size is None else ()
     for leak in (*form.leaks, *of_sizes):
         raise RequestError(f"method.{leak.setting} = {leak.value}: {leak.why}; {leak.remedy}")
     if settings.scaling != "public" and not _known(data):
         raise RequestError(
             f"data.mean = {list(data.scaling.mean)}, data.std = {list(data.scaling.std)}: if these "
-            "were computed from the records they release them with no noise; if they were not, say "
+            "were computed from the records they leak them without noise; if they were not, set "
             "privacy.scaling = 'public', else drop them"
         )
     largest = max(settings.sizes(task.clients, data.name))
     if settings.delta >= 1 / largest:
         raise RequestError(
             f"privacy.delta = {settings.delta:g}: at 1/{largest} or more, publishing a random "
-            f"record would count as private; take less, e.g. {0.1 / largest:.0e}"
+            f"record would count as private; choose less, e.g. {0.1 / largest:.0e}"
         )
     if mixes_records(task):
         raise RequestError(
             "model: its output for one record depends on the other records of the batch (batch "
-            "norm?), so that one record would move everyone's gradient and clipping would bound "
+            "norm?), so one record would change every gradient of a batch and clipping would bound "
             "nothing; use group or instance norm"
         )
 
 
 def _known(data: Dataset) -> bool:
-    """Constants that are published or the same for all data, and so from nobody's records."""
+    """Whether the constants are published, or the same for all data: not from the records."""
     channels = len(data.scaling.mean)
     source = SOURCES.get(data.name)
     neutral = Scaling((0.5,) * channels, (0.5,) * channels)
@@ -59,16 +59,16 @@ def _known(data: Dataset) -> bool:
 
 @torch.no_grad()
 def mixes_records(task: Task) -> bool:
-    """Whether the network's outputs for a record change with its neighbours in the batch.
+    """Whether the network's outputs for a record depend on the other records in the batch.
 
-    Seen from the outside, on made-up inputs, so that it holds for any user's network.
+    Tested on random inputs, so that it works for any user-supplied network.
     """
     rng = Rng(0).at("probe")
     params = {k: v.to(task.device) for k, v in task.model.init(rng.torch()).items()}
     x = torch.randn((3, *task.shape), generator=rng.at("inputs").torch()).to(task.device)
     try:
         together = task.model.features(params, x)
-    except (RuntimeError, IndexError, TypeError):  # it wants tokens
+    except (RuntimeError, IndexError, TypeError):  # it takes tokens
         x = torch.tensor([0, 1, 1]).view(3, *[1] * len(task.shape)).expand(3, *task.shape)
         x = x.contiguous().to(task.device)
         together = task.model.features(params, x)

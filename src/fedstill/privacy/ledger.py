@@ -1,8 +1,8 @@
-"""What was taken from each client's records: a file a client, a line an access.
+"""All accesses to each client's records: one file per client, one line per access.
 
-A line is on the disk *before* the access it stands for. A crash between the two, and a line that
-a kill cut short, therefore count as an access that may not have happened; never the other way
-round. A resumed run reads the same file: a round that is computed again is counted again.
+A line is on disk *before* its access. A crash between the two, or a truncated line, therefore
+counts an access that may not have happened; an access is never left uncounted. A resumed run reads
+the same file: a round that is computed again is counted again.
 """
 
 import os
@@ -46,16 +46,16 @@ class Ledger:
         return float("inf") if self.most is None else self.most - self.count
 
     def open(self, round: int, clip: float) -> None:
-        """Count one access, which may then be made; or refuse it, and then it must not be."""
+        """Count one access before it is made; raise ``BudgetSpent`` if it must not be made."""
         if self.room < 1:
-            raise BudgetSpent(f"the privacy budget allows {self.most} accesses, all are spent")
-        fresh = not self.path.exists()
-        if fresh:
+            raise BudgetSpent(f"the privacy budget allows {self.most} accesses, and all are spent")
+        new_file = not self.path.exists()
+        if new_file:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         access = Access(round, MECHANISM, self.rate, self.sigma, clip)
         append_line(self.path, (b"\n" if self._torn else b"") + msgspec.json.encode(access))
         self._torn = False
-        if fresh:
+        if new_file:
             _name_to_disk(self.path)
         self.count += 1
 
@@ -63,11 +63,11 @@ class Ledger:
         try:
             access = msgspec.json.decode(line, type=Access)
         except msgspec.MsgspecError:
-            return 1  # a line cut short, or damaged, stood for an access
+            return 1  # a truncated or damaged line counts as an access
         if (access.q, access.sigma) != (self.rate, self.sigma):
             raise RunError(
                 f"{self.path}: it holds accesses with q {access.q:g} and sigma {access.sigma:g}, "
-                f"this run has {self.rate:g} and {self.sigma:g}; bring the settings back"
+                f"this run has {self.rate:g} and {self.sigma:g}; restore the settings"
             )
         return max(1, access.count)
 
@@ -80,7 +80,7 @@ def ledger_of(
 
 
 def _name_to_disk(path: Path) -> None:
-    """Force the new file's names to disk too: its folder's entry, and the folder's own."""
+    """Force the new file's directory entry to disk, and that of its folder."""
     for folder in (path.parent, path.parent.parent):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,18 +1,19 @@
-"""The one door to records when privacy is on.
+"""The private door: the mechanism through which alone records are read when privacy is on.
 
     1  B <- every record of the client, independently, with probability q
-    2  v_i <- per_record(x_i, y_i), scaled down to norm C where it is longer    for i in B
+    2  v_i <- per_record(x_i, y_i), clipped to norm C    for i in B
     3  release  sum_B v_i + N(0, (sigma C)^2 I)
 
-Neighbouring data sets differ by one record. Given the draws of the others, the sum of line 2 then
+Neighbouring data sets differ by one record. Given the draws of the others, the sum of line 3 then
 differs by one v_i or not at all, so by at most C: line 3 is the Gaussian mechanism with noise
 multiplier sigma on a Poisson sample at rate q, which is what the ledger counts and the accountant
-composes. Whatever is computed from a release and public values afterwards costs nothing.
+composes. Whatever is computed from a release and public values is post-processing and costs
+nothing.
 
-By class: sum_B is taken for every class by itself. A record has one label, so it enters one of
-these sums and the concatenation of all of them still moves by at most C: one access. How many
-records of a class were in B is private too. Either it comes out of the same release (``count``
-below: a constant appended to every v_i, the whole of norm at most C), or a public number serves.
+By class: one sum_B per class. A record has one label, so it enters one of these sums and their
+concatenation still changes by at most C: one access. The number of records of a class in B is
+private too. Either it is part of the same release (``count`` below: a constant appended to every
+v_i, the whole clipped to norm C), or a public number is used.
 """
 
 import math
@@ -27,15 +28,15 @@ from fedstill.privacy.randomness import Randomness
 from fedstill.records import Records, Split
 from fedstill.types import ClassSums, Params, PerRecord, RecordVectors, SizedPerRecord
 
-# The share s of the clip that a released count takes: its noise is sigma / s records, and what is
-# left for the record's own vector is sqrt(1 - s^2), 95% of the clip.
+# The share s of the clip that a released count takes: its noise is sigma / s records, and
+# sqrt(1 - s^2), 95% of the clip, is left for the record's vector.
 COUNT_SHARE = 0.3
-_MOST_FLOATS = 2**24  # of the per-record vectors that are in memory at once: 64 MB
+_MOST_FLOATS = 2**24  # of per-record vectors in memory at once: 64 MB
 
 
 @dataclass(frozen=True)
 class DoorTerms:
-    """The public numbers of a door: how it samples, clips and blurs, and what is known anyway."""
+    """The public numbers of a door: sampling rate, noise, clip, and the client's public values."""
 
     rate: float
     sigma: float
@@ -47,7 +48,7 @@ class DoorTerms:
 
 @dataclass
 class PrivateRecords:
-    """A client's records behind the door. See ``fedstill.types.Private`` for how to use it."""
+    """The door to one client's records. See ``fedstill.types.Private`` for how to use it."""
 
     _records: Records
     _ledger: Ledger
@@ -80,7 +81,7 @@ class PrivateRecords:
 
     @property
     def counts_released(self) -> bool:
-        """Whether a release by class has the classes' noisy counts."""
+        """Whether a release by class includes noisy counts."""
         return self._terms.counts_released
 
     @property
@@ -113,19 +114,19 @@ class PrivateRecords:
     ) -> Params:
         access = self._accesses
         self._accesses += 1
-        self._ledger.open(self.round, clip)  # counted first, whatever happens then
+        self._ledger.open(self.round, clip)  # counted before any record is read
         total: Params = {}
         for part in self._sample(access, per_record):
             for name, value in add_up(part).items():
-                # In double precision: many records, and the noise hides the last bits too.
+                # In double precision: a sum of many records, whose last bits get noise too.
                 total[name] = total[name] + value if name in total else value.double()
         floats = sum(v.numel() for v in total.values())
         noise = self._randomness.normal(access, floats) * (self.sigma * clip)
         released: Params = {}
-        for (name, value), own in zip(
+        for (name, value), part in zip(
             total.items(), noise.split([v.numel() for v in total.values()]), strict=True
         ):
-            released[name] = (value + own.view(value.shape).to(value.device)).float()
+            released[name] = (value + part.view(value.shape).to(value.device)).float()
         return released
 
     def _sample(self, access: int, per_record: PerRecord) -> Iterator[Records]:
@@ -134,44 +135,46 @@ class PrivateRecords:
         drawn = self._randomness.uniform(access, len(records)) < self.rate
         positions = drawn.nonzero().flatten()
         if not len(positions):
-            yield self._nobody()
+            yield self._blank_record()
             return
         floats = per_record.floats if isinstance(per_record, SizedPerRecord) else 1
         most = _MOST_FLOATS // max(1, floats)
         for part in positions.split(max(1, min(self.chunk, most))):
             yield Records(records.split, records.index[part], records.scaling, records.device)
 
-    def _nobody(self) -> Records:
-        """A made-up record for the shapes of an empty sample; it is counted with factor 0."""
+    def _blank_record(self) -> Records:
+        """A blank record that gives an empty sample its shapes; it is summed with factor 0."""
         split, records = self._records.split, self._records
         blank = Split(torch.zeros_like(split.inputs[:1]), torch.zeros_like(split.labels[:1]))
         if not len(blank):
             raise ValueError("a split without a single record has no shape")
-        return _Nobody(blank, torch.zeros(1, dtype=torch.int64), records.scaling, records.device)
+        return _BlankRecord(
+            blank, torch.zeros(1, dtype=torch.int64), records.scaling, records.device
+        )
 
     def _vectors(self, per_record: PerRecord, part: Records) -> tuple[Records, RecordVectors]:
         """The vectors of these records. One that is not finite is left out with its record:
-        whatever a record is, it moves the sum by at most C, and a sum that is NaN moves by more."""
+        a record may change the sum by at most C, and NaN would exceed that."""
         vectors = _checked(per_record(part), len(part))
         good = torch.isfinite(vectors.squared_norms()).cpu()
         if bool(good.all()):
             return part, vectors
-        if isinstance(part, _Nobody):
+        if isinstance(part, _BlankRecord):
             raise ValueError("per_record gives a blank record a vector that is not finite")
         rest = Records(part.split, part.index[good], part.scaling, part.device)
-        return self._vectors(per_record, rest if len(rest) else self._nobody())
+        return self._vectors(per_record, rest if len(rest) else self._blank_record())
 
     def _sum(self, per_record: PerRecord, part: Records, clip: float) -> Params:
-        """Line 2 and the sum of line 3, of some of the records."""
+        """Line 2 and the sum of line 3, for part of the sample."""
         part, vectors = self._vectors(per_record, part)
         return vectors.weighted(clip_factors(vectors, clip) * _present(part))
 
     def _by_class(self, per_record: PerRecord, part: Records) -> Params:
-        """The same with a sum for every class, and the constant that counts."""
+        """The same with one sum per class, and the constant that counts."""
         part, vectors = self._vectors(per_record, part)
         factors = clip_factors(vectors, self.class_clip)
         labels = part.labels.to(factors.device)
-        # [classes, records]: where each record counts. One of an undeclared class does not.
+        # [classes, records]: 1 where a record is summed. One of an undeclared class is not.
         member = (self.classes.to(factors.device)[:, None] == labels).to(factors) * _present(part)
         sums = vectors.weighted(member * factors)
         if self.counts_released:
@@ -182,22 +185,22 @@ class PrivateRecords:
 _COUNT = "records of the class"
 
 
-class _Nobody(Records):
-    """Stands in for an empty sample."""
+class _BlankRecord(Records):
+    """The blank record of an empty sample."""
 
 
 def _present(part: Records) -> float:
-    return 0.0 if isinstance(part, _Nobody) else 1.0
+    return 0.0 if isinstance(part, _BlankRecord) else 1.0
 
 
 def clip_factors(vectors: RecordVectors, clip: float) -> Tensor:
-    """min(1, C / norm) for every record: norms run over all tensors together."""
+    """min(1, C / norm) per record; norms are over all tensors together."""
     return clip / vectors.squared_norms().sqrt().clamp(min=clip)
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """Vectors that lie in memory, [records, ...] for each part."""
+    """Vectors in memory, [records, ...] for each part."""
 
     parts: Params
 

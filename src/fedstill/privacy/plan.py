@@ -1,4 +1,4 @@
-"""The plan of a private run: every public number of it, fixed before a record is touched."""
+"""The plan of a private run: all its public numbers, fixed before any record is read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from fedstill.types import PrivateForm, Task
 
 @dataclass(frozen=True)
 class PrivatePlan:
-    """What every client keeps to. Plain values: worker processes get it as it is.
+    """What every client must follow. Plain values: worker processes get it unchanged.
 
-    ``accesses`` are those of one client in one round, ``most`` is what the budget allows a client
-    in all; ``classes`` are those each client sends.
+    ``accesses`` are per client and round, ``most`` is the total that the budget allows per client;
+    ``classes`` are those each client sends.
     """
 
     epsilon: float | None
@@ -39,17 +39,17 @@ class PrivatePlan:
     reproducible: bool
 
     def spent(self, accesses: int) -> float:
-        """Epsilon of so many accesses."""
+        """Epsilon of ``accesses`` accesses."""
         return epsilon_of(accesses, self.rate, self.sigma, self.delta, self.accountant)
 
     @property
     def promise(self) -> str:
-        """What the run's epsilon stands for, in words."""
+        """What the run's epsilon guarantees, as a sentence."""
         if self.reproducible:
             return (
-                "NOT PRIVATE: the noise comes from the seed (privacy.reproducible), so whoever "
-                "knows it can take the noise away; epsilon is what the same run would cost "
-                "without it"
+                "NOT PRIVATE: the noise comes from the seed (privacy.reproducible), so anyone who "
+                "knows the seed can subtract the noise; epsilon is what the same run would cost "
+                "with secret noise"
             )
         return (
             f"epsilon at delta {self.delta:g} for adding or removing one record, worst client, of "
@@ -58,7 +58,7 @@ class PrivatePlan:
         )
 
     def ledger(self, folder: Path, client: int) -> Ledger:
-        """A client's ledger in the run's folder of ledgers."""
+        """A client's ledger in the run's ledger folder."""
         return ledger_of(folder, client, self.rate, self.sigma, self.most)
 
     def door(
@@ -86,10 +86,10 @@ def make_plan(
     classes: tuple[tuple[int, ...], ...],
     turns: Sequence[int],
 ) -> PrivatePlan:
-    """The plan; ``turns`` are the rounds in which each client takes part.
+    """The plan; ``turns`` is the number of rounds in which each client takes part.
 
-    Which clients are sampled is public, so that no amplification is claimed for it; but a client
-    that sits out a round is not asked for anything in it.
+    Which clients are sampled is public, so no amplification is claimed for it; but a client that is
+    not sampled in a round has no accesses in it.
     """
     planned = max(turns) * form.accesses
     delta, accountant = settings.delta, settings.accountant

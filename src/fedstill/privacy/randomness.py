@@ -1,8 +1,8 @@
-"""Where the noise and the samples come from.
+"""The source of noise and samples.
 
-A guarantee holds against whoever cannot predict the noise. A seeded generator would not do: the
-seed is in the configuration, and the Mersenne Twister can be run on from what it gave out. So
-every draw is made of fresh bytes of the operating system's generator, and nothing of it is kept.
+The guarantee holds against anyone who cannot predict the noise. A seeded generator is not enough:
+the seed is in the configuration, and the state of a Mersenne Twister can be recovered from its
+output. So every draw uses new bytes of the operating system's generator, and none is stored.
 ``Replayed`` draws from the experiment's named streams instead: for tests, never for protection.
 """
 
@@ -19,20 +19,20 @@ from fedstill.rng import Rng
 
 
 class Randomness(Protocol):
-    """Draws in double precision, on the CPU. ``access`` numbers the openings of the door."""
+    """Draws in double precision, on the CPU. ``access`` is the number of the access."""
 
     def uniform(self, access: int, number: int) -> Tensor:
-        """So many numbers in 0 <= u < 1."""
+        """``number`` uniform numbers in 0 <= u < 1."""
         ...
 
     def normal(self, access: int, number: int) -> Tensor:
-        """So many standard normal numbers."""
+        """``number`` standard normal numbers."""
         ...
 
 
 @dataclass(frozen=True)
 class OperatingSystem:
-    """Fresh bytes of the operating system's generator for every draw."""
+    """New bytes of the operating system's generator for every draw."""
 
     def uniform(self, access: int, number: int) -> Tensor:
         return torch.from_numpy(_uniform(number))
@@ -48,7 +48,7 @@ class OperatingSystem:
 
 @dataclass(frozen=True)
 class Replayed:
-    """The experiment's own streams: the same seed, the same noise. This protects nobody."""
+    """The experiment's named streams: the same seed, the same noise. This protects nobody."""
 
     rng: Rng
 

@@ -15,15 +15,15 @@ DELTA = 1e-5
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """Record-level differential privacy: what is promised, and how.
+    """Record-level differential privacy: what is guaranteed, and how.
 
     ``epsilon``: the budget; sigma is then solved for from the plan, and the run stops before an
-    access that would pass it. ``sigma``: the noise multiplier; with no epsilon, the run reports
-    what it cost. ``sampling_rate`` is q; ``expected_batch`` gives it as q = batch / public size.
+    access that would exceed it. ``sigma``: the noise multiplier; with no epsilon, the run reports
+    what it spent. ``sampling_rate`` is q; ``expected_batch`` gives it as q = batch / public size.
     ``public_size``: how many records a client is publicly known to have, one number or one per
     client; known data sets have a default. ``classes``: what a client sends: ``all`` classes, or
     those it holds, which the user thereby declares public. ``class_counts``: how many records of
-    a class a sample had: out of the noisy release, or ``public_size`` spread evenly.
+    a class a sample had: from the noisy release, or ``public_size`` spread evenly.
     ``scaling``: ``public`` declares that ``data.mean`` and ``data.std`` are not from the records.
     ``reproducible``: noise from the seed. For tests: it protects nobody.
     """
@@ -50,11 +50,11 @@ class PrivacySettings:
             )
         if self.sampling_rate is not None and self.expected_batch is not None:
             raise RequestError(
-                "privacy.sampling_rate and privacy.expected_batch say the same thing; set one"
+                "privacy.sampling_rate and privacy.expected_batch set the same thing; give one"
             )
 
     def sizes(self, clients: int, data: str) -> tuple[int, ...]:
-        """The declared number of records of every client."""
+        """The declared number of records of each client."""
         if isinstance(self.public_size, int):
             return (self.public_size,) * clients
         if self.public_size is not None:
@@ -73,7 +73,7 @@ class PrivacySettings:
         return (max(1, source.records // clients),) * clients
 
     def rate(self, sizes: tuple[int, ...]) -> float:
-        """q."""
+        """q, the sampling rate."""
         if self.expected_batch is not None:
             return min(1.0, self.expected_batch * len(sizes) / sum(sizes))
         return DEFAULT_RATE if self.sampling_rate is None else self.sampling_rate

@@ -1,16 +1,16 @@
-"""One vector out of many: the mean, and rules that a minority of wrong vectors cannot bend.
+"""One vector out of many: the mean, and robust rules that tolerate a minority of wrong vectors.
 
 - ``mean``: the weighted sum. A single vector can move it anywhere.
-- ``median``: coordinate by coordinate (Yin et al., ICML 2018); between the middle two of an even
-  number. While more than half of the vectors are sound, every coordinate stays in their range.
-- ``trimmed-mean``: in each coordinate the share ``trim`` of the values is cut off at both ends,
-  rounded up, and the rest is averaged. It tolerates as many wrong vectors as are cut at one end.
+- ``median``: coordinate-wise (Yin et al., ICML 2018); the mean of the middle two if their number is
+  even. While more than half of the vectors are correct, every coordinate stays in their range.
+- ``trimmed-mean``: per coordinate, the share ``trim`` of the values (rounded up) is removed at each
+  end and the rest is averaged. It tolerates as many wrong vectors as are removed at one end.
 - ``krum`` (Blanchard et al., NeurIPS 2017): the vector with the smallest sum of squared distances
   to its n - f - 2 nearest, where f (``byzantine``) is the number of wrong vectors to tolerate.
 - ``multi-krum``: the mean of the n - f vectors that Krum ranks first.
 
-Only the mean looks at weights: n_k is what a client says of itself, and the other rules are for
-clients that may not be believed. All of them are pure and do not depend on the vectors' order.
+Only the mean uses weights: n_k is reported by the client itself, and the other rules are for
+clients that may be malicious. All of them are pure and do not depend on the vectors' order.
 """
 
 import math
@@ -34,14 +34,14 @@ class Aggregating:
     """Settings of a server that aggregates vectors, and the aggregation itself."""
 
     aggregate: Rule = "mean"
-    trim: Annotated[float, Meta(ge=0, lt=0.5)] = 0.1  # cut at each end, by trimmed-mean
+    trim: Annotated[float, Meta(ge=0, lt=0.5)] = 0.1  # removed at each end by trimmed-mean
     byzantine: Annotated[int, Meta(ge=0)] = 1  # f: wrong vectors that krum and multi-krum tolerate
 
     instead_of_defence: ClassVar[str] = "set method.aggregate = 'median' instead"
 
     @property
     def least_vectors(self) -> int:
-        """The fewest vectors that the rule can judge: for Krum's promise 2 f + 3."""
+        """The fewest vectors that the rule accepts: 2 f + 3 for Krum's guarantee."""
         return 2 * self.byzantine + 3 if self.aggregate in ("krum", "multi-krum") else 1
 
     @property
@@ -50,11 +50,11 @@ class Aggregating:
         return RepliesNeeded(
             self.least_vectors,
             f"method.aggregate = '{self.aggregate}' with byzantine = {self.byzantine}",
-            "lower method.byzantine, or take another rule",
+            "lower method.byzantine, or choose another rule",
         )
 
     def aggregated(self, vectors: Sequence[Params], weights: Sequence[float]) -> Params:
-        """The vector that stands for all; ``weights`` are for the mean alone."""
+        """The aggregate of ``vectors``; only the mean uses ``weights``."""
         if len(vectors) < self.least_vectors:
             raise RunError(
                 f"method.aggregate = '{self.aggregate}' with byzantine = {self.byzantine} needs "
@@ -74,22 +74,22 @@ class Aggregating:
 
 
 def median(vectors: Sequence[Params]) -> Params:
-    """Coordinate-wise median; the mean of the middle two where their number is even."""
+    """Coordinate-wise median; the mean of the middle two if their number is even."""
     return _trimmed(vectors, (len(vectors) - 1) // 2)
 
 
 def trimmed_mean(vectors: Sequence[Params], trim: float) -> Params:
-    """Coordinate-wise mean without the share ``trim`` at either end, rounded up.
+    """Coordinate-wise mean without the share ``trim`` of the values at each end, rounded up.
 
-    Rounded up, because a share of a few clients would otherwise be none of them; at least one
-    value, or two of an even number, are left.
+    Rounded up, because the share of a few clients would otherwise be zero; at least one value
+    (two if their number is even) is left.
     """
-    wished = math.ceil(trim * len(vectors) - 1e-9)
-    return _trimmed(vectors, min(wished, (len(vectors) - 1) // 2))
+    requested = math.ceil(trim * len(vectors) - 1e-9)
+    return _trimmed(vectors, min(requested, (len(vectors) - 1) // 2))
 
 
 def krum(vectors: Sequence[Params], byzantine: int) -> Params:
-    """The vector in the densest place."""
+    """The vector with the smallest Krum score."""
     return vectors[_ranked(vectors, byzantine)[0]]
 
 
@@ -99,12 +99,12 @@ def multi_krum(vectors: Sequence[Params], byzantine: int) -> Params:
     return weighted_sum([vectors[i] for i in chosen], [1 / len(chosen)] * len(chosen))
 
 
-def _trimmed(vectors: Sequence[Params], cut: int) -> Params:
-    """Mean of what is left of the sorted values when ``cut`` are gone at both ends."""
+def _trimmed(vectors: Sequence[Params], trimmed: int) -> Params:
+    """Mean of the sorted values without the first and the last ``trimmed``."""
     return {
         name: torch.stack([v[name] for v in vectors])
         .sort(0)
-        .values[cut : len(vectors) - cut]
+        .values[trimmed : len(vectors) - trimmed]
         .mean(0)
         for name in vectors[0]
     }
@@ -114,8 +114,8 @@ def _ranked(vectors: Sequence[Params], byzantine: int) -> list[int]:
     """Positions by Krum's score, best first."""
     flat = [torch.cat([v.flatten() for v in vector.values()]).double() for vector in vectors]
     scores = _krum_scores(flat, max(1, len(flat) - byzantine - 2))
-    # Equal scores are common among few vectors: two that are each other's nearest, say. The values
-    # decide then, not the order, and are only looked at where they must.
+    # Equal scores are common among few vectors, e.g. two that are each other's nearest. The values
+    # then decide, not the order; they are compared only for ties.
     tied = {score for score in scores if scores.count(score) > 1}
     keys = [(s, tuple(f.tolist()) if s in tied else ()) for s, f in zip(scores, flat, strict=True)]
     return sorted(range(len(flat)), key=keys.__getitem__)

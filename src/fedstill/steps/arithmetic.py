@@ -29,7 +29,7 @@ def scaled(a: Params, factor: float) -> Params:
 
 
 def weighted_sum(vectors: Sequence[Params], weights: Sequence[float]) -> Params:
-    """sum_k weights[k] * vectors[k], added up in the given order."""
+    """sum_k weights[k] * vectors[k], summed in the given order."""
     total = scaled(vectors[0], weights[0])
     for vector, weight in zip(vectors[1:], weights[1:], strict=True):
         for name, tensor in vector.items():
@@ -38,7 +38,7 @@ def weighted_sum(vectors: Sequence[Params], weights: Sequence[float]) -> Params:
 
 
 def norm(a: Params) -> Tensor:
-    """Euclidean length over all weights together."""
+    """Euclidean norm over all weights together."""
     length: Tensor = torch.linalg.vector_norm(
         torch.stack([torch.linalg.vector_norm(v) for v in a.values()])
     )

@@ -1,10 +1,9 @@
 """DSA: differentiable Siamese augmentation (Zhao and Bilen, ICML 2021).
 
-One random change is drawn and applied alike to real and synthetic images, so that the two are
-compared as seen through the same glass. Gradients flow through it to the pixels. Strengths are
+One random transformation is drawn and applied to both real and synthetic images, so that the two
+are compared under the same augmentation. Gradients flow through it to the pixels. Strengths are
 those of the authors' code: brightness 1, saturation 2, contrast 0.5, shift 12.5%, cutout half the
-side, scale 1.2, rotation 15 degrees. Pixels that come in from outside are 0, the scaled images'
-mean.
+side, scale 1.2, rotation 15 degrees. Pixels from outside the image are 0, the scaled images' mean.
 """
 
 import math
@@ -25,7 +24,7 @@ _SHIFT, _CUTOUT, _SCALE, _DEGREES = 0.125, 0.5, 1.2, 15.0
 
 @dataclass(frozen=True)
 class Change:
-    """One kind of change with its three uniform draws in 0..1."""
+    """One kind of transformation with its three uniform draws in 0..1."""
 
     kind: str
     draws: tuple[float, float, float]
@@ -37,7 +36,7 @@ class Change:
 def draw_augmentation(
     augment: Augment, generator: torch.Generator, *, flip: bool
 ) -> Callable[[Tensor], Tensor]:
-    """The change of this iteration. ``flip``: whether mirror images are still of their class."""
+    """This iteration's transformation. ``flip``: whether a mirrored image keeps its class."""
     if augment == "none":
         return same
     kinds = [kind for kind in CHANGES if flip or kind != "flip"]
@@ -47,7 +46,7 @@ def draw_augmentation(
 
 
 def colour(x: Tensor, brightness: float, saturation: float, contrast: float) -> Tensor:
-    """Shift all values, stretch the channels about the grey image, the image about its mean."""
+    """Shift all values, scale saturation about the grey image and contrast about the mean."""
     x = x + (brightness - 0.5)
     grey = x.mean(1, keepdim=True)
     x = (x - grey) * (2.0 * saturation) + grey if x.shape[1] > 1 else x
@@ -66,7 +65,7 @@ def crop(x: Tensor, down: float, right: float, _: float) -> Tensor:
 
 
 def cutout(x: Tensor, down: float, right: float, _: float) -> Tensor:
-    """Blank a square of half the side; its centre is anywhere."""
+    """Zero a square of half the side, centred at a random pixel."""
     mask = torch.ones(x.shape[-2:], dtype=x.dtype, device=x.device)
     spans = []
     for side, at in zip(x.shape[-2:], (down, right), strict=True):
@@ -78,20 +77,20 @@ def cutout(x: Tensor, down: float, right: float, _: float) -> Tensor:
 
 
 def flip(x: Tensor, whether: float, _: float, __: float) -> Tensor:
-    """Mirror left and right, half of the time."""
+    """Mirror left and right with probability 1/2."""
     return x.flip(-1) if whether < 0.5 else x
 
 
 def scale(x: Tensor, height: float, width: float, _: float) -> Tensor:
     """Stretch each side by a factor between 1/1.2 and 1.2."""
-    tall, wide = (f * (_SCALE - 1 / _SCALE) + 1 / _SCALE for f in (height, width))
-    return _affine(x, [[wide, 0.0, 0.0], [0.0, tall, 0.0]])
+    by_height, by_width = (f * (_SCALE - 1 / _SCALE) + 1 / _SCALE for f in (height, width))
+    return _affine(x, [[by_width, 0.0, 0.0], [0.0, by_height, 0.0]])
 
 
 def rotate(x: Tensor, angle: float, _: float, __: float) -> Tensor:
-    """Turn by at most 15 degrees."""
-    turn = (angle - 0.5) * 2 * math.radians(_DEGREES)
-    cosine, sine = math.cos(turn), math.sin(turn)
+    """Rotate by at most 15 degrees."""
+    radians = (angle - 0.5) * 2 * math.radians(_DEGREES)
+    cosine, sine = math.cos(radians), math.sin(radians)
     return _affine(x, [[cosine, -sine, 0.0], [sine, cosine, 0.0]])
 
 
@@ -106,7 +105,7 @@ CHANGES: dict[str, Callable[[Tensor, float, float, float], Tensor]] = {
 
 
 def _at_most(draw: float, most: float) -> int:
-    """A whole number in -most .. most, each alike."""
+    """A whole number in -most .. most, uniformly distributed."""
     reach = int(most + 0.5)
     return min(int(draw * (2 * reach + 1)), 2 * reach) - reach
 

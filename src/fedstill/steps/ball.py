@@ -1,4 +1,4 @@
-"""Balls around the current weights: where a surrogate of the loss is built, and may be trusted.
+"""Balls around the current weights, within which a surrogate of the loss is built and trusted.
 
 Norms run over all weights together, flattened.
 """
@@ -10,10 +10,10 @@ from fedstill.types import Params
 
 
 def sample_ball(params: Params, radius: float, generator: torch.Generator) -> Params:
-    """``params`` plus a standard normal vector, cut to length ``radius`` where it is longer.
+    """``params`` plus a standard normal vector, scaled down to norm ``radius`` if it is longer.
 
-    With many weights it always is (its length is about the root of their number), so this is a
-    step of length ``radius`` in a random direction. Drawn on the CPU, whatever the device.
+    With many weights it always is longer (its norm is about the square root of their number), so
+    this is a step of length ``radius`` in a random direction. Drawn on the CPU on every device.
     """
     direction = {
         k: torch.randn(v.shape, generator=generator, dtype=v.dtype) for k, v in params.items()
@@ -23,7 +23,7 @@ def sample_ball(params: Params, radius: float, generator: torch.Generator) -> Pa
 
 
 def project_ball(params: Params, centre: Params, radius: float) -> Params:
-    """The nearest weights that are within ``radius`` of ``centre``: ``params`` if they are."""
+    """The projection of ``params`` onto the ball of ``radius`` around ``centre``."""
     step = subtract(params, centre)
     distance = float(norm(step))
     return add(centre, step, radius / distance) if distance > radius else params

@@ -1,7 +1,7 @@
-"""Gradients class by class: what a client of DistDD tells of its records.
+"""Gradients per class: what a client of DistDD sends about its records.
 
-``class_gradients`` is the only place where the method touches them; with privacy on it is the
-door, in ``released_class_gradients``.
+Without privacy only ``class_gradients`` reads the records; with privacy only the mechanism does,
+called by ``released_class_gradients``.
 """
 
 import torch
@@ -16,8 +16,8 @@ from fedstill.types import ClientContext, Params, Private, Task
 def class_gradients(ctx: ClientContext, params: Params, most: int) -> tuple[Tensor, Params]:
     """The classes held, ascending, and the gradient of the mean loss on a batch of each.
 
-    A batch has at most ``most`` records of the class. Every tensor of the gradients has a first
-    dimension more than the weights: the classes held.
+    A batch has at most ``most`` records of the class. Every gradient tensor has one leading
+    dimension more than its weight: the classes held.
     """
     by_class = ByClass(ctx.records)
     positions, slots = by_class.draw(most, ctx.rng.at("batches").torch())
@@ -27,16 +27,16 @@ def class_gradients(ctx: ClientContext, params: Params, most: int) -> tuple[Tens
         x, y = ctx.records.take(positions[slots == slot])
         gradients.append(batch_gradient(ctx.task, weights, x, y)[0])
         ctx.progress(slot + 1, len(by_class.held))
-    stacked = {name: torch.stack(own) for name, *own in zip(params, *gradients, strict=True)}
+    stacked = {name: torch.stack(parts) for name, *parts in zip(params, *gradients, strict=True)}
     return by_class.held.to(ctx.task.device), stacked
 
 
 def released_class_gradients(task: Task, params: Params, door: Private) -> tuple[Tensor, Params]:
-    """The same through the private door: one access, and the classes that are publicly held.
+    """The same through the private door: one access, for the classes that are publicly held.
 
     A class's noisy sum is divided by its noisy count, but never by less than an even share of the
-    expected batch. A count near zero, or below it, would blow up the sum's noise; with the even
-    share a class of few records, or of none, counts for little in the mean over the clients.
+    expected batch. A count near or below zero would amplify the sum's noise; with the even share a
+    class with few records, or none, has little weight in the mean over the clients.
     """
     release = door.noisy_class_sums(weight_gradients(task, params))
     least = max(1.0, door.expected_batch / len(door.classes))

@@ -1,4 +1,4 @@
-"""A client's records by class: batches for matching, and where synthetic images start from.
+"""A client's records by class: batches for matching, and initial synthetic images.
 
 Only classes that the client holds appear. They are numbered by *slots*, 0 .. held - 1, in the
 order of their labels; images in slot form have the shape [held, images per class, ...].
@@ -41,7 +41,7 @@ class ByClass:
 
     @cached_property
     def counts(self) -> Tensor:
-        """Number of records in every slot."""
+        """Number of records per slot."""
         return torch.bincount(self._slots, minlength=len(self.held))
 
     @cached_property
@@ -51,9 +51,9 @@ class ByClass:
         return torch.arange(len(self.records)) - starts.repeat_interleave(self.counts)
 
     def draw(self, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Up to ``most`` random records of every class: their positions and slots, by class.
+        """At most ``most`` random records per class: their positions and slots, grouped by class.
 
-        One shuffle of all records and one stable sort, however many classes there are.
+        One shuffle of all records and one stable sort, for any number of classes.
         """
         if int(self.counts.max()) <= most:  # all of them: nothing to draw
             order = self._slots.argsort(stable=True)
@@ -65,7 +65,7 @@ class ByClass:
 
 
 def labels_of(by_class: ByClass, images_per_class: int) -> Tensor:
-    """Fixed labels of the synthetic images, slot after slot."""
+    """Fixed labels of the synthetic images, in the order of the slots."""
     return labels_for(by_class.held, images_per_class)
 
 
@@ -79,20 +79,20 @@ def real_images(
 ) -> Tensor:
     """Random records of every class, in slot form.
 
-    A class with too few of them gives every one, and some again.
+    A class with too few records repeats some of them.
     """
     positions, _ = by_class.draw(len(ctx.records), generator)
     chosen: list[Tensor] = []
-    for own in positions.split(by_class.counts.tolist()):
-        order = own[torch.randperm(len(own), generator=generator)]
-        if len(own) < images_per_class:
+    for held in positions.split(by_class.counts.tolist()):
+        order = held[torch.randperm(len(held), generator=generator)]
+        if len(held) < images_per_class:
             warnings.warn(
                 "some classes have fewer records than images_per_class: their synthetic images "
                 "start from repeated records",
                 stacklevel=2,
             )
-            again = torch.randint(len(own), (images_per_class - len(own),), generator=generator)
-            order = torch.cat([order, own[again]])
+            again = torch.randint(len(held), (images_per_class - len(held),), generator=generator)
+            order = torch.cat([order, held[again]])
         chosen.append(order[:images_per_class])
     images, _ = ctx.records.take(torch.cat(chosen))
     return images.view(len(by_class.held), images_per_class, *images.shape[1:])
@@ -108,7 +108,7 @@ def noise_images(
 def noise_for(
     ctx: ClientContext, slots: int, images_per_class: int, generator: torch.Generator
 ) -> Tensor:
-    """Standard normal noise in slot form, for so many slots."""
+    """Standard normal noise in slot form, for ``slots`` classes."""
     shape = (slots, images_per_class, *ctx.task.shape)
     return torch.randn(shape, generator=generator).to(ctx.task.device)
 
@@ -116,13 +116,13 @@ def noise_for(
 def first_images(
     ctx: ClientContext, by_class: ByClass, images_per_class: int, initial: Initial
 ) -> Tensor:
-    """Where a round's images start from, in slot form: records or noise."""
+    """The initial images of a round, in slot form: records or noise."""
     make = real_images if initial == "real" else noise_images
     return make(ctx, by_class, images_per_class, ctx.rng.at("images").torch())
 
 
 def check_images(ctx: ClientContext) -> None:
-    """Refuse records whose pixels no synthetic image could imitate."""
+    """Refuse records that are not images, or hold NaN or infinity."""
     inputs = ctx.records.split.inputs
     if not ctx.task.scaling.mean and not inputs.is_floating_point():
         raise RunError(f"client {ctx.client}: its records are not images, which this method needs")

@@ -1,8 +1,8 @@
 """Centralised gradient matching: images on which networks train as they would on the records.
 
 Zhao et al., "Dataset Condensation with Gradient Matching" (DC), ICLR 2021; with DSA (Zhao and
-Bilen, ICML 2021) through ``augment``. Class by class: a real batch of one class gives a gradient,
-and the images of that class move until theirs points the same way.
+Bilen, ICML 2021) through ``augment``. For each class, a real batch gives a target gradient, and
+the pixels of that class are optimised until their gradient has the same direction.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Condensation:
 def condense(
     ctx: ClientContext, by_class: ByClass, start: Tensor, plan: Condensation
 ) -> tuple[Tensor, float]:
-    """The images (in slot form) and the mean distance of a class on the way."""
+    """The images (in slot form), and the distance per class averaged over all steps."""
     images = start.detach().clone()
     labels = labels_of(by_class, images.shape[1]).to(images.device)
     optimiser = pixel_optimiser(images, plan.pixels)
@@ -74,19 +74,19 @@ def class_wise_pixels(
 ) -> tuple[Tensor, Tensor]:
     """Pixel gradient of the distances summed over the classes, and that sum.
 
-    Every class has a real batch and an augmentation of its own.
+    Each class has its own real batch and augmentation.
     """
     positions, slots = by_class.draw(plan.pixels.real_batch, batches)
     counts = torch.bincount(slots, minlength=len(images)).tolist()
     gradient = torch.empty_like(images)
     total = torch.zeros((), device=images.device)
-    for own, real, into in zip(images, positions.split(counts), gradient, strict=True):
+    for synthetic, real, into in zip(images, positions.split(counts), gradient, strict=True):
         augment = draw_augmentation(plan.pixels.augment, changes, flip=plan.pixels.flip)
         x, y = ctx.records.take(real)
         target = weight_gradient(ctx.task, weights, augment(x), y, compiled=plan.compiled)
-        labels = y[:1].expand(len(own))
+        labels = y[:1].expand(len(synthetic))
         pixels, distance = gradient_matching_pixels(
-            ctx.task, weights, own, labels, target, plan.distance, augment
+            ctx.task, weights, synthetic, labels, target, plan.distance, augment
         )
         into.copy_(pixels)
         total += distance

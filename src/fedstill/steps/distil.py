@@ -1,4 +1,4 @@
-"""A client's inner loop: synthetic images moved until their class means match the records'."""
+"""A client's inner loop: synthetic images optimised until their class means match the records'."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,14 @@ from fedstill.types import ClientContext, Params
 
 PixelOptimiser = Literal["sgd", "adam"]
 
-_SMOOTHING = 0.9  # of the loss that early stopping watches: each iteration has other weights
+_SMOOTHING = (
+    0.9  # of the loss that early stopping watches: it is noisy, for the weights are redrawn
+)
 
 
 @dataclass(frozen=True)
 class PixelSteps:
-    """How pixels are moved. ``patience`` 0: never stop early."""
+    """How pixels are optimised. ``patience`` 0: never stop early."""
 
     optimiser: PixelOptimiser
     learning_rate: float
@@ -43,8 +45,8 @@ def match_distribution(
 ) -> tuple[Tensor, float]:
     """The images after ``len(plan)`` iterations, and the smoothed loss at the end.
 
-    Iteration t: weights afresh from the ball around ``centre``, a real batch of every class, one
-    augmentation for both sides, one step down the pixel gradient of ``plan[t]``'s loss.
+    Iteration t: weights newly drawn from the ball around ``centre``, one real batch per class, one
+    augmentation for both sides, one step along the negative pixel gradient of ``plan[t]``'s loss.
     """
     images = start.detach().clone()
     optimiser = pixel_optimiser(images, steps)
@@ -70,7 +72,7 @@ def match_distribution(
 
 
 class Plateau:
-    """Has a noisy falling loss settled? Its running mean did not fall for some time."""
+    """Detects that the running mean of a noisy loss no longer falls."""
 
     def __init__(self, patience: int, tolerance: float) -> None:
         self.patience, self.tolerance = patience, tolerance
@@ -82,7 +84,7 @@ class Plateau:
     def settled(self, loss: float) -> bool:
         """Whether the best running mean is older than ``patience`` losses, this one included."""
         self._seen += 1
-        # The early mean has seen little: weighted so that it is not drawn towards zero.
+        # Bias correction: the early mean must not be drawn towards its initial zero.
         new = (1 - _SMOOTHING) / (1 - _SMOOTHING**self._seen)
         self.smooth += new * (loss - self.smooth)
         if self.smooth < self._best * (1 - self.tolerance):
@@ -96,12 +98,12 @@ def _chunks(
     ctx: ClientContext, positions: Tensor, slots: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     size = ctx.task.model.chunk
-    for part, own in zip(positions.split(size), slots.split(size), strict=True):
-        yield ctx.records.take(part)[0], own.to(ctx.task.device)
+    for part, part_slots in zip(positions.split(size), slots.split(size), strict=True):
+        yield ctx.records.take(part)[0], part_slots.to(ctx.task.device)
 
 
 def pixel_optimiser(images: Tensor, steps: PixelSteps) -> torch.optim.Optimizer:
-    """What moves ``images`` in place, along whatever is put into ``images.grad``."""
+    """The optimiser that updates ``images`` in place from ``images.grad``."""
     if steps.optimiser == "adam":
         return torch.optim.Adam([images], lr=steps.learning_rate)
     return torch.optim.SGD([images], lr=steps.learning_rate, momentum=steps.momentum)

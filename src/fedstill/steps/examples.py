@@ -1,4 +1,4 @@
-"""Synthetic examples: what one looks like for a task, and what some start from."""
+"""Synthetic examples: their shapes for a task, and their initial values."""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Example:
 
     @staticmethod
     def of(task: Task, *, soft: bool) -> "Example":
-        """What this task's model says: the one place that asks where synthetic inputs live."""
+        """The shapes that this task's model defines: the one place that derives them."""
         shape = task.model.continuous_shape or task.shape
         weights = {k: torch.zeros(s, device=task.device) for k, s in task.model.shapes.items()}
         with torch.no_grad():
@@ -35,19 +35,19 @@ class Example:
 
     @property
     def label(self) -> tuple[int, ...]:
-        """Shape of the label as it travels: whole numbers of four bytes each, or floats."""
+        """Shape of the label as it is sent: integers of four bytes each, or floats."""
         return (*self.places, self.classes) if self.soft else self.places
 
     @property
     def numbers(self) -> int:
-        """How many numbers travel."""
+        """How many numbers are sent."""
         return math.prod(self.input) + math.prod(self.label)
 
 
 def noise_examples(
     task: Task, example: Example, number: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Standard normal inputs and labels that go round all classes: nothing of anyone's records."""
+    """Standard normal inputs, and labels that cycle through all classes: no record is used."""
     x = torch.randn(number, *example.input, generator=generator)
     labels = torch.arange(math.prod((number, *example.places))) % example.classes
     return x.to(task.device), labels.view(number, *example.places).to(task.device)
@@ -56,9 +56,9 @@ def noise_examples(
 def record_examples(
     ctx: ClientContext, params: Params, number: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Random records and their labels; a client with too few gives every one, and some again.
+    """Random records and their labels; a client with too few repeats some of them.
 
-    A record that is not real numbers itself (a text) is taken as its embedding at ``params``.
+    A record that is not real-valued (a text) is replaced by its embedding at ``params``.
     """
     if ctx.task.model.continuous_shape is None:
         check_images(ctx)

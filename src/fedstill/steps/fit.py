@@ -27,11 +27,11 @@ def fit(
     radius: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Params:
-    """The weights after SGD on the mean loss: ``training.epochs``, or so many ``iterations``.
+    """The weights after SGD on the mean loss for ``training.epochs``, or for ``iterations``.
 
     Labels are class numbers or distributions. ``weights`` gives the images unequal shares in the
     loss; their mean should be 1. ``radius`` keeps every step within that distance of ``start``.
-    Every batch has an augmentation of its own.
+    Each batch has its own augmentation.
     """
     steps = training.steps(len(images)) if iterations is None else iterations
     params = tracked(start)
@@ -56,13 +56,13 @@ def fit(
 def descend(
     task: Task, params: Params, images: Tensor, labels: Tensor, learning_rate: float
 ) -> Params:
-    """The weights after one step down the gradient of the mean loss over all images."""
+    """The weights after one gradient-descent step on the mean loss over all images."""
     gradient, _ = batch_gradient(task, tracked(params), images, labels)
     return add(params, dict(zip(params, gradient, strict=True)), -learning_rate)
 
 
 def _batches(number: int, size: int, rng: Rng) -> Iterator[Tensor]:
-    """Epoch after epoch, each in an order of its own."""
+    """Batches of one epoch after another, each epoch shuffled anew."""
     generator = rng.at("order").torch()
     while True:
         yield from torch.randperm(number, generator=generator).split(size)

@@ -1,8 +1,8 @@
-"""What a synthetic set is worth: the accuracy of networks that were trained on nothing else.
+"""How useful a synthetic set is: the accuracy of networks trained on nothing else.
 
 As in the dataset-distillation papers, several networks are initialised at random, each is trained
-on the set alone, and mean and spread of their test accuracy are reported: a set that serves one
-lucky initialisation shows in the spread.
+on the set alone, and mean and standard deviation of their test accuracy are reported: a set that
+suits one initialisation only shows in the deviation.
 """
 
 import statistics
@@ -16,13 +16,13 @@ from fedstill.steps.scores import score
 from fedstill.steps.training import Training, initial_weights
 from fedstill.types import Evaluation, Params, Task
 
-_COOLING = 0.1  # of the learning rate, for the second half of the epochs
+_COOLING = 0.1  # factor on the learning rate in the second half of the epochs
 
 
-def train_from_scratch(task: Task, own: SyntheticSet, rng: Rng, training: Training) -> Params:
-    """A network initialised at random and trained on this set alone.
+def train_from_scratch(task: Task, synthetic: SyntheticSet, rng: Rng, training: Training) -> Params:
+    """A newly initialised network, trained on this set alone.
 
-    The second half of the epochs has a tenth of the learning rate, and starts without momentum.
+    The second half of the epochs has a tenth of the learning rate, and starts with zero momentum.
     """
     params = initial_weights(task, rng.at("init"))
     cool = training.epochs // 2
@@ -31,24 +31,24 @@ def train_from_scratch(task: Task, own: SyntheticSet, rng: Rng, training: Traini
         ("cool", cool, training.learning_rate * _COOLING),
     ):
         half = replace(training, epochs=epochs, learning_rate=rate)
-        params = fit(task, params, own.images, own.labels, rng.at(part), half)
+        params = fit(task, params, synthetic.images, synthetic.labels, rng.at(part), half)
     return params
 
 
 def evaluate_set(
     task: Task,
-    own: SyntheticSet,
+    synthetic: SyntheticSet,
     test: Records,
     rng: Rng,
     training: Training,
     networks: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Mean test accuracy and loss of networks trained on the set; their spread as details."""
+    """Mean test accuracy and loss of networks trained on the set; the spread is in ``details``."""
     accuracies: list[float] = []
     losses: list[float] = []
     for number in range(networks):
-        params = train_from_scratch(task, own, rng.at("network", number), training)
+        params = train_from_scratch(task, synthetic, rng.at("network", number), training)
         scores = score(task, params, test)
         accuracies.append(scores.accuracy)
         losses.append(scores.loss)

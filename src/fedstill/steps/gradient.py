@@ -10,7 +10,7 @@ from fedstill.types import Params, Task
 
 
 def tracked(params: Params) -> Params:
-    """A copy that autograd follows."""
+    """A copy that requires gradients."""
     return {k: v.detach().clone().requires_grad_(True) for k, v in params.items()}
 
 
@@ -20,8 +20,8 @@ def batch_gradient(
     """Gradient (in the order of ``params``) and value of the mean loss over one batch.
 
     ``params`` must be tracked; ``weights`` multiply the records' losses. One large batch is
-    slower than its chunks one after another: the activations of a chunk are still in the cache
-    when the backward pass wants them.
+    slower than its chunks in sequence: a chunk's activations are still in the cache when the
+    backward pass reads them.
     """
     leaves = list(params.values())
     gradient: list[Tensor] = []
@@ -31,7 +31,7 @@ def batch_gradient(
     for part, labels, share in zip(x.split(chunk), y.split(chunk), shares, strict=True):
         losses = task.loss(task.model.apply(params, part), labels)
         loss = (losses if share is None else losses * share).sum() / len(x)
-        # A weight that plays no part (a bias before an instance norm) has gradient zero.
+        # An unused weight (a bias before an instance norm) has gradient zero.
         parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         gradient = _accumulate(gradient, parts)
         total += loss.detach()

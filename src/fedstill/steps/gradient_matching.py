@@ -1,10 +1,10 @@
-"""Gradient matching: images whose weight gradient points where another one does.
+"""Gradient matching: images whose weight gradient has the direction of a target gradient.
 
-Zhao et al., "Dataset Condensation with Gradient Matching" (DC), ICLR 2021, and what came of it.
+Zhao et al., "Dataset Condensation with Gradient Matching" (DC), ICLR 2021, and its successors.
 
-``torch.compile`` serves the real side alone. The synthetic side is differentiated twice, which
+``torch.compile`` is used on the real side only. The synthetic side is differentiated twice, which
 autograd cannot do through a compiled function; written with ``torch.func`` it can be compiled, but
-has to compute its first pass twice then, and was slower than the plain one (docs/methods.md).
+then computes its first pass twice, and was slower than plain PyTorch (docs/measurements.md).
 """
 
 from collections import deque
@@ -23,18 +23,18 @@ from fedstill.types import Params, Task
 
 Criterion = Literal["cosine", "cosine+mse", "mse", "calibrated"]
 
-# Rows without an entry above this have no direction: the slope of a cosine grows with 1 / length.
+# Rows without an entry above this count as zero: the gradient of a cosine grows with 1 / norm.
 _TINY = 1e-20
-# Chunks whose graph waits for the second pass; those after them are computed twice instead, so
-# that memory does not grow with the number of images.
+# Chunks whose graph is kept for the second pass; later chunks are computed twice instead, so that
+# memory does not grow with the number of images.
 _KEPT_CHUNKS = 8
 
 
 @dataclass(frozen=True)
 class GradientDistance:
-    """The distance of two gradients, a tensor at a time.
+    """The distance between two gradients, tensor by tensor.
 
-    A tensor is read as rows (one for each output; a vector is one row). Each row adds 1 - cosine;
+    A tensor is read as rows (one per output; a vector is one row). Each row adds 1 - cosine;
     ``normalize_rows`` divides the sum by the number of rows. ``mse_weight`` adds that much of the
     squared Euclidean distance. ``include_vectors`` off leaves biases and norm scales out of both;
     ``cosine`` off leaves the squared distance alone.
@@ -56,8 +56,8 @@ def distance_of(
     """What a client minimises under this criterion.
 
     ``calibrated`` is ``cosine`` to the client; the rest of it is the server's (Fed-GLOSS,
-    appendix D.1), which needs the lengths of the real gradient. They say much about the records
-    and would leak under any privacy claim: the criterion is for analysis only.
+    appendix D.1), which needs the norms of the real gradient. They reveal much about the records
+    and would break any privacy guarantee: the criterion is for analysis only.
     """
     with_mse = criterion in ("cosine+mse", "mse")
     return GradientDistance(
@@ -70,7 +70,7 @@ def grad_distance(
 ) -> Tensor:
     """How far ``synthetic`` is from ``real``: the sum over the tensors. Differentiable.
 
-    A row that is zero on either side has no direction: it counts 1 and pulls at nothing.
+    A row that is zero on either side has no direction: it adds 1 and its gradient is zero.
     """
     total = synthetic[0].new_zeros(())
     for a, b in zip(real, synthetic, strict=True):
@@ -89,8 +89,8 @@ def _cosines(a: Tensor, b: Tensor) -> Tensor:
     """Cosine of each pair of rows; 0, with gradient 0, where one of them is zero."""
     sizes = [rows.detach().abs().amax(1, keepdim=True) for rows in (a, b)]
     there = (sizes[0] > _TINY) & (sizes[1] > _TINY)
-    # The cosine does not see the scale, but squares of very short or long rows would leave the
-    # range of the numbers. A power of two changes no other bit.
+    # The cosine does not depend on the scale, but squares of very short or long rows would under-
+    # or overflow. Scaling by a power of two is exact.
     a, b = (
         torch.where(there, rows / torch.where(there, _power_of_two(size), 1.0), 0.0)
         for rows, size in zip((a, b), sizes, strict=True)
@@ -101,7 +101,7 @@ def _cosines(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _power_of_two(size: Tensor) -> Tensor:
-    """The last one that is not above ``size``."""
+    """The largest power of two that is not above ``size``."""
     return torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent - 1)
 
 
@@ -115,10 +115,10 @@ def weight_gradient(
     shares = x.new_full((len(x),), 1 / len(x))
     total = [torch.zeros_like(v) for v in params.values()]
     for chunk in zip(x.split(size), y.split(size), shares.split(size), strict=True):
-        # One shape for all, so that nothing is compiled twice: the rows below have no share.
-        slopes = program(params, *(padded(part, size) for part in chunk))
-        for sum_so_far, slope in zip(total, slopes.values(), strict=True):
-            sum_so_far.add_(slope)
+        # One shape for all, so that nothing is compiled twice: the padding rows have weight 0.
+        gradient = program(params, *(padded(part, size) for part in chunk))
+        for sum_so_far, part in zip(total, gradient.values(), strict=True):
+            sum_so_far.add_(part)
     return total
 
 
@@ -139,10 +139,11 @@ def gradient_matching_pixels(
     how: GradientDistance = DC,
     augment: Callable[[Tensor], Tensor] = same,
 ) -> tuple[Tensor, Tensor]:
-    """Pixel gradient of the distance between ``target`` and the images' own weight gradient.
+    """Pixel gradient of the distance between ``target`` and the images' weight gradient.
 
-    In chunks: the whole gradient g first, then the distance's slope v at g, and with it the
-    pixel gradient of <grad_w loss(chunk), v> for each chunk, which adds up to the same.
+    In chunks: first the whole weight gradient g, then the gradient v of the distance at g, then
+    for each chunk the pixel gradient of <grad_w loss(chunk), v> (a vector-Jacobian product); g is
+    the sum of the chunks' gradients, so this gives the same result.
     """
     weights = tracked(params)
     leaves = list(weights.values())
@@ -151,19 +152,19 @@ def gradient_matching_pixels(
         loss = task.loss(task.model.apply(weights, augment(x)), y).sum() / len(images)
         return torch.autograd.grad(loss, leaves, create_graph=twice, allow_unused=True)
 
-    own = [torch.zeros_like(leaf) for leaf in leaves]
+    total = [torch.zeros_like(leaf) for leaf in leaves]
     waiting: deque[tuple[Tensor, tuple[Tensor | None, ...]]] = deque()
     parts = list(zip(images.split(task.model.chunk), labels.split(task.model.chunk), strict=True))
     for number, (part, y) in enumerate(parts):
         keep = number < _KEPT_CHUNKS
         x = part.detach().requires_grad_(keep)
         gradient = chunk_gradient(x, y, twice=keep)
-        for total, slope in zip(own, gradient, strict=True):
-            if slope is not None:
-                total.add_(slope.detach())
+        for sum_so_far, g in zip(total, gradient, strict=True):
+            if g is not None:
+                sum_so_far.add_(g.detach())
         if keep:
             waiting.append((x, gradient))
-    distance, slopes = _distance_and_slopes(target, own, how)
+    distance, vector = _distance_and_gradient(target, total, how)
     pixels = []
     for part, y in parts:
         if waiting:
@@ -171,17 +172,17 @@ def gradient_matching_pixels(
         else:
             x = part.detach().requires_grad_(True)
             gradient = chunk_gradient(x, y, twice=True)
-        pairs = [(g, v) for g, v in zip(gradient, slopes, strict=True) if g is not None]
+        pairs = [(g, v) for g, v in zip(gradient, vector, strict=True) if g is not None]
         found = torch.autograd.grad([g for g, _ in pairs], x, [v for _, v in pairs])
         pixels.append(found[0])
     return torch.cat(pixels), distance
 
 
-def _distance_and_slopes(
-    target: Sequence[Tensor], own: Sequence[Tensor], how: GradientDistance
+def _distance_and_gradient(
+    target: Sequence[Tensor], synthetic: Sequence[Tensor], how: GradientDistance
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """The distance, and its gradient with respect to ``own``."""
-    followed = [g.detach().requires_grad_(True) for g in own]
-    distance = grad_distance(target, followed, how)
-    slopes = torch.autograd.grad(distance, followed, allow_unused=True, materialize_grads=True)
-    return distance.detach(), slopes
+    """The distance, and its gradient with respect to ``synthetic``."""
+    leaves = [g.detach().requires_grad_(True) for g in synthetic]
+    distance = grad_distance(target, leaves, how)
+    gradient = torch.autograd.grad(distance, leaves, allow_unused=True, materialize_grads=True)
+    return distance.detach(), gradient

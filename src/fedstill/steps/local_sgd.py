@@ -14,12 +14,12 @@ from fedstill.types import ClientContext, Params, Private
 
 
 def steps_of(records: int, epochs: int, batch_size: int, steps: int | None = None) -> int:
-    """How many steps ``local_sgd`` takes: ``steps``, or as many as the epochs have."""
+    """How many steps ``local_sgd`` takes: ``steps``, or those of the epochs."""
     return steps or epochs * math.ceil(records / batch_size)
 
 
 def private_steps(epochs: int, rate: float, steps: int | None = None) -> int:
-    """How many steps it takes with privacy on: in an epoch a record is seen once on average."""
+    """The same with privacy on: in one epoch each record is sampled once on average."""
     return steps or max(1, round(epochs / rate))
 
 
@@ -32,12 +32,13 @@ def local_sgd(
     weight_decay: float = 0.0,
     correction: Callable[[Params], Params] | None = None,
 ) -> Params:
-    """The weights after ``training.epochs`` over the client's records, or after some ``steps``.
+    """The weights after ``training.epochs`` over the client's records, or after ``steps``.
 
-    ``correction(weights)`` is added to every gradient: FedProx's pull, SCAFFOLD's variates.
+    ``correction(weights)`` is added to every gradient: FedProx's proximal term, SCAFFOLD's control
+    variates.
 
     With privacy on, a step's gradient is a noisy mean of the clipped gradients of a Poisson sample
-    (``batch_size`` plays no part), and an epoch has 1 / q steps: public numbers, all of them.
+    (``batch_size`` is not used), and an epoch has 1 / q steps. All of these numbers are public.
     """
     weights = tracked(start)
     sgd = Sgd(weights, training.momentum, weight_decay)
@@ -47,7 +48,7 @@ def local_sgd(
     else:
         number = private_steps(training.epochs, ctx.private.rate, steps)
         gradients = _noisy_gradients(ctx, ctx.private, weights)
-    # The range comes first: when it ends, no gradient is taken that nobody uses (and paid for).
+    # The range comes first: when it ends, no further gradient is computed (and charged).
     for step, gradient in zip(range(number), gradients, strict=False):
         with torch.no_grad():
             extra = correction(weights) if correction else None
@@ -59,7 +60,7 @@ def local_sgd(
 def _batch_gradients(
     ctx: ClientContext, weights: Params, batch_size: int
 ) -> Iterator[list[Tensor]]:
-    """The gradient at the current weights on one batch after the other, epoch after epoch."""
+    """The gradient at the current weights on each batch, epoch after epoch."""
     records = ctx.records
     for epoch in itertools.count():
         order = torch.randperm(len(records), generator=ctx.rng.at("order", epoch).torch())

@@ -5,9 +5,9 @@ network (FedDM eq. 9: the features before the last layer, and the logits) of the
 the mean output of the real and of the synthetic images.
 
 There is no loop over classes. All real images stream through the network in chunks that stay in
-the processor's cache, without gradients, into sums by class; the synthetic images follow a few
+the processor's cache, without gradients, into sums per class; the synthetic images follow a few
 whole classes at a time, and only their pixels get a gradient. A class's mean is then known within
-its chunk, so one pass is enough, and no activation has to wait for another chunk.
+its chunk, so one pass is enough, and no activation is kept for another chunk.
 """
 
 import os
@@ -24,7 +24,7 @@ from torch import Tensor
 from fedstill.models.model import Model
 from fedstill.types import Params, Task
 
-Outputs = tuple[Tensor, ...]  # a tensor for each matched layer
+Outputs = tuple[Tensor, ...]  # one tensor per matched layer
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Matching:
     compiled: bool = False
 
     def distance(self, difference: Tensor) -> Tensor:
-        """How long each row is, squared or not."""
+        """The norm of each row, squared or not."""
         return difference.square().sum(1) if self.squared else euclidean(difference)
 
-    def slope(self, difference: Tensor) -> Tensor:
-        """The gradient of ``distance`` in each row."""
+    def distance_gradient(self, difference: Tensor) -> Tensor:
+        """The gradient of ``distance`` with respect to each row."""
         if self.squared:
             return 2 * difference
         length = euclidean(difference)[:, None]
@@ -65,7 +65,7 @@ def class_means(
 ) -> Outputs:
     """Mean outputs [classes, size] of real images that come as chunks of (images, slots)."""
     compiled, forward = False, outputs_of(task.model, matching, task.model.inference)
-    if not task.model.fast_inference:  # which a compiler would not make quicker
+    if not task.model.fast_inference:  # fast inference gains nothing from the compiler
         compiled, forward = _program(outputs_of, task.model, matching)
     sums: list[Tensor] = []
     with torch.no_grad():
@@ -106,12 +106,12 @@ def pixel_gradient(
 
 
 def classes_at_once(task: Task, images_per_class: int) -> int:
-    """Whole classes in a synthetic chunk: more than one image may lie over the cache's size."""
+    """Whole classes per synthetic chunk, which may exceed the model's chunk by a quarter."""
     return max(1, round(1.25 * task.model.chunk / images_per_class))
 
 
 def euclidean(difference: Tensor) -> Tensor:
-    """Length of each row; the gradient at zero is zero, not NaN."""
+    """Norm of each row; the gradient at zero is zero, not NaN."""
     square = difference.square().sum(1)
     apart = square > 0
     return torch.where(apart, square, 1.0).sqrt() * apart
@@ -120,7 +120,7 @@ def euclidean(difference: Tensor) -> Tensor:
 def outputs_of(
     model: Model, matching: Matching, by: Callable[[Params, Tensor], Outputs] | None = None
 ) -> Callable[[Params, Tensor], Outputs]:
-    """The function from images to their outputs at the matched layers, a row an image."""
+    """The function from images to their outputs at the matched layers, one row per image."""
     layers = by or model.features
 
     def outputs(params: Params, x: Tensor) -> Outputs:
@@ -133,7 +133,7 @@ def _distances_of(model: Model, matching: Matching) -> Callable[[Params, Tensor,
     forward = outputs_of(model, matching)
 
     def distances(params: Params, images: Tensor, means: Outputs) -> Tensor:
-        """Distance of every class, summed over the layers."""
+        """Distance per class, summed over the layers."""
         total = images.new_zeros(len(images))
         for out, mean in zip(forward(params, images.flatten(0, 1)), means, strict=True):
             difference = out.unflatten(0, images.shape[:2]).mean(1) - mean
@@ -144,12 +144,12 @@ def _distances_of(model: Model, matching: Matching) -> Callable[[Params, Tensor,
 
 
 def padded(x: Tensor, rows: int) -> Tensor:
-    """Zeros below, up to this many rows."""
+    """``x`` padded with zeros to this many rows."""
     return x if len(x) == rows else torch.cat([x, x.new_zeros(rows - len(x), *x.shape[1:])])
 
 
 def _program(make: Callable[..., Any], model: Model, matching: Matching) -> tuple[bool, Any]:
-    """Whether it is compiled, and the function itself."""
+    """Whether the function is compiled, and the function itself."""
     if matching.compiled and compiler_found():
         return True, _compiled(make, model, matching)
     return False, make(model, matching)
@@ -162,7 +162,7 @@ def _compiled(make: Callable[..., Any], model: Model, matching: Matching) -> Any
 
 @lru_cache(maxsize=1)
 def compiler_found() -> bool:
-    """Whether ``torch.compile`` can work here; says so once if it cannot."""
+    """Whether ``torch.compile`` can work here; warns once if it cannot."""
     found = any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"))
     if not found:
         warnings.warn("no C++ compiler: compile = 'on' falls back to plain PyTorch", stacklevel=2)

@@ -1,13 +1,13 @@
-"""The weight gradient of every single record: what is clipped when privacy is on.
+"""The weight gradient of each record: what is clipped when privacy is on.
 
-Records do not mix in our networks, so one backward pass to the *outputs* of the layers holds the
-gradients of all records side by side. A layer's weight gradient is then a small product of its
-inputs and those, record by record: one batched matrix product a layer, which a few records at a
-time keeps in the processor's cache. No weight gets a gradient of its own on the way.
+Our networks do not mix records, so one backward pass to the *outputs* of the layers gives the
+output gradients of all records at once. A layer's weight gradient is then, per record, a small
+product of its input and its output gradient: one batched matrix product per layer, on as many
+records as fit into the processor's cache. The summed weight gradient is never computed.
 
-The layers are seen as they are called (``conv2d``, ``linear``, ``group_norm``), so that this works
-for any network made of them, a user's ``nn.Module`` too. A network that uses a weight in another
-way goes through ``torch.func.vmap(grad)``, slower and as exact.
+Layers are intercepted when they are called (``conv2d``, ``linear``, ``group_norm``), so this works
+for any network made of them, a user-supplied ``nn.Module`` included. A network that uses a weight
+in another way falls back to ``torch.func.vmap(grad)``, which is slower and equally exact.
 """
 
 import math
@@ -30,7 +30,7 @@ from fedstill.types import Params, Task
 
 @dataclass(frozen=True)
 class Outer:
-    """A matrix for every record that is the product of a column and a row; not multiplied out."""
+    """One rank-1 matrix per record, kept as a column and a row; not multiplied out."""
 
     column: Tensor  # [records, out]
     row: Tensor  # [records, in]
@@ -42,12 +42,12 @@ class Outer:
 @dataclass(frozen=True)
 class Gradients:
     """Weight gradients of some records. Those of linear layers are not multiplied out: their
-    norm is the product of two norms, and a weighted sum of them one matrix product."""
+    norm is the product of two norms, and their weighted sum is one matrix product."""
 
     parts: Mapping[str, Tensor | Outer]
 
     def squared_norms(self) -> Tensor:
-        """Of each record, over all weights together."""
+        """Per record, over all weights together."""
         squares = [
             _squares(v.column) * _squares(v.row) if isinstance(v, Outer) else _squares(v)
             for v in self.parts.values()
@@ -55,7 +55,7 @@ class Gradients:
         return torch.stack(squares).sum(0)
 
     def weighted(self, shares: Tensor) -> Params:
-        """Sums by shares [..., records]."""
+        """Weighted sums; ``shares`` are [..., records]."""
         sums: Params = {}
         for name, v in self.parts.items():
             if isinstance(v, Outer):
@@ -65,13 +65,13 @@ class Gradients:
         return sums
 
     def dense(self) -> Params:
-        """[records, *shape] for each weight tensor."""
+        """[records, *shape] per weight tensor."""
         return {k: v.dense() if isinstance(v, Outer) else v for k, v in self.parts.items()}
 
 
 @dataclass(frozen=True)
 class WeightGradients:
-    """Records to their weight gradients at ``params``: for the private door."""
+    """Maps records to their weight gradients at ``params``: for the private door."""
 
     task: Task
     params: Params
@@ -79,7 +79,7 @@ class WeightGradients:
 
     @property
     def floats(self) -> int:
-        """Numbers a record: the door decides by it how many records it asks for at a time."""
+        """Numbers in memory per record, by which the door sets how many it processes at a time."""
         model = self.task.model
         if not _has_rules(model, self.task.shape):
             return model.size
@@ -93,10 +93,10 @@ class WeightGradients:
 def weight_gradients(
     task: Task, params: Params, augment: Callable[[Tensor], Tensor] = same
 ) -> WeightGradients:
-    """What ``noisy_sum`` and its kin take for the gradient of the loss at these weights.
+    """The ``per_record`` argument of ``noisy_sum`` etc. for the loss gradient at these weights.
 
-    ``augment`` changes records first, each by itself: what it does to one must not depend on
-    another. Its random draw may be the same for all, and known to all.
+    ``augment`` is applied to each record first; its result for one record must not depend on
+    another. Its random draw may be the same for all records, and public.
 
     >>> gradient = ctx.private.noisy_mean(weight_gradients(ctx.task, params))
     """
@@ -104,22 +104,24 @@ def weight_gradients(
 
 
 def per_record_gradients(task: Task, params: Params, x: Tensor, y: Tensor) -> Gradients:
-    """Gradient of every record's own loss."""
+    """The gradient of each record's loss."""
     plain = {k: v.detach() for k, v in params.items()}
     watch = _Watch(plain, len(x))
     with torch.enable_grad(), watch:
         loss = task.loss(task.model.apply(plain, x), y).sum()
     if watch.strange or any(call.overwritten for call in watch.calls):
         return Gradients(by_vmap(task, plain, x, y))
-    slopes = torch.autograd.grad(loss, [call.output for call in watch.calls], allow_unused=True)
+    output_gradients = torch.autograd.grad(
+        loss, [call.output for call in watch.calls], allow_unused=True
+    )
     found: dict[str, Tensor | Outer] = {}
     with torch.no_grad():
-        for call, slope in zip(watch.calls, slopes, strict=True):
-            if slope is None:  # the loss does not depend on this layer
+        for call, output_gradient in zip(watch.calls, output_gradients, strict=True):
+            if output_gradient is None:  # the loss does not depend on this layer
                 continue
-            for name, part in call.rule(call, slope).items():
+            for name, part in call.rule(call, output_gradient).items():
                 found[name] = _dense(found[name]) + _dense(part) if name in found else part
-    # A weight that plays no part (a bias before an instance norm) has gradient zero.
+    # An unused weight (a bias before an instance norm) has gradient zero.
     return Gradients({name: _shaped(found.get(name), v, len(x)) for name, v in plain.items()})
 
 
@@ -141,19 +143,19 @@ def _squares(v: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _has_rules(model: Model, shape: tuple[int, ...]) -> bool:
-    """Whether the network is made of layers that we know, so that its matrices stay products."""
+    """Whether every layer of the network has a rule, so that its matrices stay products."""
     params = model.init(Rng(0).torch())
     watch = _Watch(params, 2)
     try:
         with watch:
             model.apply(params, torch.zeros(2, *shape))
-    except (RuntimeError, IndexError, TypeError):  # it wants tokens
+    except (RuntimeError, IndexError, TypeError):  # it takes tokens
         return False
     return not watch.strange and not any(call.overwritten for call in watch.calls)
 
 
 def by_vmap(task: Task, params: Params, x: Tensor, y: Tensor) -> Params:
-    """The same for any network whose operations ``torch.func`` knows."""
+    """The same for any network whose operations ``torch.func`` supports."""
 
     def loss(weights: Params, one: Tensor, label: Tensor) -> Tensor:
         return task.loss(task.model.apply(weights, one[None]), label[None]).sum()
@@ -167,7 +169,7 @@ class _Call:
     """One call of a layer: what went in, what came out, and which weights it used."""
 
     rule: Callable[["_Call", Tensor], Mapping[str, Tensor | Outer]]
-    names: Mapping[str, str]  # "weight" and "bias" to their names in the model
+    names: Mapping[str, str]  # of "weight" and "bias" in the model
     input: Tensor
     output: Tensor
     options: Mapping[str, Any]
@@ -175,19 +177,19 @@ class _Call:
 
     @property
     def overwritten(self) -> bool:
-        """Whether a later operation wrote into its input or output, which are then lost."""
+        """Whether a later operation overwrote its input or output in place."""
         return self.versions != (self.input._version, self.output._version)
 
 
 class _Watch(TorchFunctionMode):
-    """Notes the layers that are called with a weight of the model."""
+    """Records the layer calls that use a weight of the model."""
 
     def __init__(self, params: Params, records: int) -> None:
         super().__init__()
         self.records = records
         self.names = {id(v): k for k, v in params.items()}
         self.calls: list[_Call] = []
-        self.strange = False  # a weight was used in a way that there is no rule for
+        self.strange = False  # whether a weight was used in a way without a rule
 
     def __torch_function__(
         self, function: Any, _types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -217,7 +219,7 @@ class _Watch(TorchFunctionMode):
             self.strange = True
             return output
         if not output.requires_grad:
-            output.requires_grad_(True)  # the first layer: there is nothing to follow before it
+            output.requires_grad_(True)  # the first layer: nothing before it requires a gradient
         source = given["input"].detach()
         versions = (source._version, output._version)
         self.calls.append(_Call(rule, names, source, output, given, versions))
@@ -228,17 +230,17 @@ def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
 
 
-def _linear(call: _Call, slope: Tensor) -> dict[str, Tensor | Outer]:
+def _linear(call: _Call, output_gradient: Tensor) -> dict[str, Tensor | Outer]:
     gradient: dict[str, Tensor | Outer] = {}
     if "weight" in call.names:
-        gradient[call.names["weight"]] = Outer(slope, call.input)
+        gradient[call.names["weight"]] = Outer(output_gradient, call.input)
     if "bias" in call.names:
-        gradient[call.names["bias"]] = slope
+        gradient[call.names["bias"]] = output_gradient
     return gradient
 
 
-def _conv2d(call: _Call, slope: Tensor) -> Params:
-    rows = slope.flatten(2)  # [records, channels out, places]
+def _conv2d(call: _Call, output_gradient: Tensor) -> Params:
+    rows = output_gradient.flatten(2)  # [records, output channels, positions]
     gradient: Params = {}
     if "weight" in call.names:
         options = call.options
@@ -255,9 +257,9 @@ def _conv2d(call: _Call, slope: Tensor) -> Params:
     return gradient
 
 
-def _group_norm(call: _Call, slope: Tensor) -> Params:
-    """The scale's gradient is the sum of slope * (x - mean) / std over the places."""
-    rows, x = slope.flatten(2), call.input.flatten(2)
+def _group_norm(call: _Call, output_gradient: Tensor) -> Params:
+    """The scale's gradient is the sum over positions of output_gradient * (x - mean) / std."""
+    rows, x = output_gradient.flatten(2), call.input.flatten(2)
     total = rows.sum(2)
     gradient: Params = {}
     if "weight" in call.names:
@@ -272,18 +274,17 @@ def _group_norm(call: _Call, slope: Tensor) -> Params:
 
 
 def _group_norm_with_moments(given: dict[str, Any]) -> Tensor:
-    """The layer's output; mean and 1 / std of every group are kept, so that nothing is normalised
-    a second time."""
+    """The layer's output; mean and 1 / std of each group are kept for the gradient."""
     x = given["input"].contiguous()
     records, channels = x.shape[:2]
-    places = x[0, 0].numel()
+    positions = x[0, 0].numel()
     output, *moments = torch.native_group_norm(
         x,
         given["weight"],
         given.get("bias"),
         records,
         channels,
-        places,
+        positions,
         given["num_groups"],
         given.get("eps", 1e-5),
     )
@@ -309,7 +310,7 @@ _RULES: dict[Any, tuple[Any, Callable[[Mapping[str, Any]], bool]]] = {
     torch.group_norm: (_group_norm, lambda given: given["input"].dim() >= 3),
     F.group_norm: (_group_norm, lambda given: given["input"].dim() >= 3),
 }
-# Looking at a weight is not using it.
+# Reading a weight's properties is not using it.
 _HARMLESS: set[Any] = {
     Tensor.dim,
     Tensor.size,

@@ -1,14 +1,14 @@
 """Distribution matching through the private door: images that match what was released.
 
-``features``: a record's vector is its outputs at the matched layers, [h; z] for FedDM. What is
-released is the noisy sum of every class, and the images are moved towards its mean, as many steps
-as one likes: they no longer touch a record. The same cut that bounds the records' vectors is made
-in the images' own: both sides are seen through it, so that a small clip does not ask the images
-for features that no image has. With a clip that cuts nothing it is plain distribution matching.
+``features``: a record's vector is its outputs at the matched layers, [h; z] for FedDM. The release
+is one noisy sum per class, and the images are optimised towards its mean for any number of steps,
+which read no record. The images' features are clipped to the same norm as the records' vectors:
+otherwise a small clip would demand features that no image has. With a clip that no vector exceeds
+it is plain distribution matching.
 
-``gradient``: a record's vector is the pixel gradient of its own distance to its class's images
-(FedDM eq. 19 to 21: their mean is the gradient of the class's loss). Each release is good for one
-step, and each record costs a backward pass through the images.
+``gradient``: a record's vector is the pixel gradient of its distance to its class's images
+(FedDM eq. 19 to 21: their mean is the gradient of the class's loss). Each release serves one step,
+and each record costs one backward pass through the images.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ from fedstill.types import ClassSums, ClientContext, Leak, Params, Private, Task
 
 Target = Literal["features", "gradient"]
 
-_LEAST = 1.0  # records behind a mean: a noisy count may be anything
+_LEAST = 1.0  # the least divisor of a class sum: a noisy count may be zero or negative
 
 
 @dataclass(frozen=True)
 class Release:
-    """How a private client matches. ``steps``: pixel steps on each release of features."""
+    """How a private client matches. ``steps``: pixel steps per release of features."""
 
     target: Target
     steps: int
@@ -41,43 +41,43 @@ class Release:
 def matching_leaks(
     initial: str, augment: str, target: Target, patience: int = 0
 ) -> tuple[Leak, ...]:
-    """What of a matching method's settings would give records away, or has no private form."""
+    """The settings of a matching method that would leak records, or have no private form."""
     leaks = list(initial_leaks(initial))
     if augment != "none":
         leaks.append(
             Leak(
                 "augment",
                 augment,
-                "one augmentation for both sides is not built for released targets",
+                "one augmentation for both sides is not implemented for released targets",
                 "set method.augment = 'none'",
             )
         )
     if patience:
         why = (
-            "stopping early would watch a loss on the records, which nobody sanitised"
+            "early stopping would use a loss on the records, which is not sanitised"
             if target == "gradient"
-            else "how often the records are asked would depend on what they answered"
+            else "the number of accesses to the records would depend on their results"
         )
         leaks.append(Leak("patience", patience, why, "set method.patience = 0"))
     return tuple(leaks)
 
 
 def initial_leaks(initial: str) -> tuple[Leak, ...]:
-    """What a synthetic set that starts from records would give away."""
+    """The leak of a synthetic set that is initialised with records."""
     if initial != "real":
         return ()
     return (
         Leak(
             "initial",
             initial,
-            "images that start from records carry them to the server whatever noise follows",
+            "images that start from records carry them to the server, whatever noise is added",
             "start from noise: method.initial = 'noise'",
         ),
     )
 
 
 def first_noise(ctx: ClientContext, images_per_class: int) -> Tensor:
-    """Where private images start from: noise for every class that is sent, in slot form."""
+    """The initial images of a private client: noise for each class sent, in slot form."""
     return noise_for(ctx, len(_door(ctx).classes), images_per_class, ctx.rng.at("images").torch())
 
 
@@ -92,7 +92,7 @@ def match_released(
 ) -> tuple[Tensor, float]:
     """The images after ``len(plan)`` accesses, and the smoothed loss against what was released.
 
-    Access t: weights drawn from the ball around ``centre``, one release by class, then pixel
+    Access t: weights drawn from the ball around ``centre``, one release of class sums, then pixel
     steps on ``plan[t]``'s loss.
     """
     door = _door(ctx)
@@ -126,7 +126,7 @@ def match_released(
 def clipped_pixel_gradient(
     task: Task, params: Params, images: Tensor, means: Outputs, matching: Matching, clip: float
 ) -> tuple[Tensor, Tensor]:
-    """Pixel gradient and loss as in ``matching.pixel_gradient``, the images' features cut too."""
+    """As ``matching.pixel_gradient``, with the images' features clipped to norm ``clip``."""
     forward = outputs_of(task.model, matching)
     classes = classes_at_once(task, images.shape[1])
     gradient = torch.empty_like(images)
@@ -136,7 +136,7 @@ def clipped_pixel_gradient(
         images.split(classes), gradient.split(classes), targets, strict=True
     ):
         x = part.detach().requires_grad_(True)
-        outputs = _cut(forward(params, x.flatten(0, 1)), clip)
+        outputs = _clipped(forward(params, x.flatten(0, 1)), clip)
         loss = torch.zeros((), device=images.device)
         for out, mean in zip(outputs, target, strict=True):
             difference = out.unflatten(0, x.shape[:2]).mean(1) - mean
@@ -148,7 +148,7 @@ def clipped_pixel_gradient(
 
 @dataclass(frozen=True)
 class _Features:
-    """Records to their outputs at the matched layers."""
+    """Maps records to their outputs at the matched layers."""
 
     task: Task
     params: Params
@@ -162,7 +162,7 @@ class _Features:
 
 @dataclass(frozen=True)
 class _PixelGradients:
-    """Records to the pixel gradient of their own distance to the images of their class."""
+    """Maps records to the pixel gradient of their distance to the images of their class."""
 
     task: Task
     params: Params
@@ -183,18 +183,20 @@ class _PixelGradients:
         for slot, label in enumerate(self.door.classes.tolist()):
             rows = (labels == label).nonzero().flatten()
             if len(rows):
-                own = self.images[slot].detach().requires_grad_(True)
-                means = [out.mean(0) for out in forward(self.params, own)]
-                pulls = [
-                    self.matching.slope(mean.detach() - goal[rows])
+                synthetic = self.images[slot].detach().requires_grad_(True)
+                means = [out.mean(0) for out in forward(self.params, synthetic)]
+                gradients = [
+                    self.matching.distance_gradient(mean.detach() - goal[rows])
                     for mean, goal in zip(means, wanted, strict=True)
                 ]
-                pixels[rows] = torch.autograd.grad(means, own, pulls, is_grads_batched=True)[0]
+                pixels[rows] = torch.autograd.grad(
+                    means, synthetic, gradients, is_grads_batched=True
+                )[0]
         return {"pixels": pixels}
 
 
 class _RunningMean:
-    """The counts of all releases so far say the same thing: their mean is less noisy than one."""
+    """The mean of all noisy counts so far: each estimates the same number."""
 
     def __init__(self) -> None:
         self._sum: Tensor | float = 0.0
@@ -211,10 +213,10 @@ def _means(release: ClassSums, counts: Tensor) -> Params:
     return {k: v / least.view(-1, *[1] * (v.dim() - 1)) for k, v in release.sums.items()}
 
 
-def _cut(outputs: Outputs, clip: float) -> Outputs:
-    """Each image's outputs together scaled down to norm ``clip``, as the door does."""
-    length = torch.stack([out.square().sum(1) for out in outputs]).sum(0).clamp(min=clip**2).sqrt()
-    return tuple(out * (clip / length)[:, None] for out in outputs)
+def _clipped(outputs: Outputs, clip: float) -> Outputs:
+    """Each image's outputs, together clipped to norm ``clip``, as the door does."""
+    norms = torch.stack([out.square().sum(1) for out in outputs]).sum(0).clamp(min=clip**2).sqrt()
+    return tuple(out * (clip / norms)[:, None] for out in outputs)
 
 
 def _door(ctx: ClientContext) -> Private:

@@ -1,4 +1,4 @@
-"""The one evaluation of a model: accuracy, loss, calibration error, by class and by group."""
+"""Evaluation of a model: accuracy, loss, calibration error, per class and per group."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ CALIBRATION_BINS = 15  # Guo et al., "On Calibration of Modern Neural Networks",
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a model answered on some records.
+    """A model's predictions on some records.
 
-    ``right`` is the share of right answers per record: one answer per record, or one per position
-    of a text. ``confidence``, ``labels`` and ``groups`` are ``None`` where records have none: a
-    text has no class, and only some data have groups.
+    ``right`` is the share of correct predictions per record: one prediction per record, or one per
+    position of a text. ``confidence``, ``labels`` and ``groups`` are ``None`` if records have none:
+    a text has no class, and only some data have groups.
     """
 
     loss: float
@@ -31,12 +31,12 @@ class Scores:
 
     @property
     def accuracy(self) -> float:
-        """The share of right answers."""
+        """The share of correct predictions."""
         return float(self.right.sum()) / len(self.right)
 
     @cached_property
     def by_group(self) -> dict[int, float]:
-        """Accuracy on the records of each group that has some."""
+        """Accuracy per group, for groups with records."""
         if self.groups is None:
             return {}
         counts, sums = self.groups.bincount(), self.groups.bincount(self.right)
@@ -51,7 +51,7 @@ class Scores:
 
     @cached_property
     def per_class(self) -> tuple[float | None, ...]:
-        """Accuracy on each class; ``None`` where no record is of the class."""
+        """Accuracy per class; ``None`` for a class without records."""
         if self.labels is None:
             raise ValueError("the records have no class each: no accuracy per class")
         return per_class_accuracy(self.right > 0, self.labels, self.classes)
@@ -64,10 +64,10 @@ def score(task: Task, params: Params, records: Records) -> Scores:
     return _score(task, params, chunks, None if groups is None else groups[records.index])
 
 
-def score_set(task: Task, params: Params, own: SyntheticSet) -> Scores:
-    """One pass over synthetic images; of a label that is a distribution the likeliest class."""
+def score_set(task: Task, params: Params, synthetic: SyntheticSet) -> Scores:
+    """One pass over synthetic images; of a soft label the most probable class counts."""
     chunk = task.model.chunk
-    chunks = zip(own.images.split(chunk), own.classes.split(chunk), strict=True)
+    chunks = zip(synthetic.images.split(chunk), synthetic.classes.split(chunk), strict=True)
     return _score(task, params, chunks, None)
 
 
@@ -99,7 +99,7 @@ def _score(
 
 
 def calibration_error(confidence: Tensor, right: Tensor, bins: int = CALIBRATION_BINS) -> float:
-    """Expected calibration error of answers with this confidence.
+    """Expected calibration error of predictions with this confidence.
 
     Records are sorted into bins of equal width by confidence, (0, 1/15], (1/15, 2/15] and so on;
     the error is the mean over the records of |accuracy - mean confidence| of their bin.
@@ -111,7 +111,7 @@ def calibration_error(confidence: Tensor, right: Tensor, bins: int = CALIBRATION
 
 
 def per_class_accuracy(right: Tensor, labels: Tensor, classes: int) -> tuple[float | None, ...]:
-    """The share of each class's records that were recognised."""
+    """The share of each class's records that were predicted correctly."""
     held = torch.bincount(labels, minlength=classes).tolist()
     hits = torch.bincount(labels[right], minlength=classes).tolist()
     return tuple(hit / number if number else None for hit, number in zip(hits, held, strict=True))

@@ -16,7 +16,7 @@ from fedstill.wire.tree import to_device
 
 Schedule = Literal["constant", "step", "cosine"]
 
-# The factor on the learning rate when this share of the training is done.
+# The factor on the learning rate after this share of the training.
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
     "step": lambda done: 1.0 if done < 0.5 else 0.1,
@@ -37,7 +37,7 @@ class Training:
     flip: bool = False
 
     def steps(self, examples: int) -> int:
-        """How many steps the epochs have on so many examples."""
+        """The number of steps of all epochs on ``examples``."""
         return self.epochs * math.ceil(examples / self.batch_size)
 
     def rate(self, step: int, steps: int) -> float:
@@ -57,15 +57,15 @@ class Sgd:
     def step(
         self, gradient: Sequence[Tensor], learning_rate: float, extra: Params | None = None
     ) -> None:
-        """One step down ``gradient`` (in the order of the weights), which is overwritten."""
-        for (name, weight), descent in zip(self._weights.items(), gradient, strict=True):
+        """One step along ``-gradient`` (in the order of the weights), which is overwritten."""
+        for (name, weight), direction in zip(self._weights.items(), gradient, strict=True):
             if self._weight_decay:
-                descent.add_(weight, alpha=self._weight_decay)
+                direction.add_(weight, alpha=self._weight_decay)
             if extra:
-                descent.add_(extra[name])
+                direction.add_(extra[name])
             if self._momentum:
-                descent = self._velocity[name].mul_(self._momentum).add_(descent)
-            weight.sub_(descent, alpha=learning_rate)
+                direction = self._velocity[name].mul_(self._momentum).add_(direction)
+            weight.sub_(direction, alpha=learning_rate)
 
 
 def initial_weights(task: Task, rng: Rng) -> Params:

@@ -1,18 +1,18 @@
-"""Unrolled SGD: how a loss at the end of some steps depends on the batches they were taken on.
+"""Unrolled SGD: the gradient of a loss after some steps with respect to the steps' batches.
 
     w_{i+1} = w_i - eta grad_w L(x_i, y_i; w_i)          i = 0 .. m-1
 
-One automatic differentiation of all m steps would keep m graphs alive. Here the weights are kept
-and each step's graph is built again in the backward pass. With v the gradient of the loss at
+Backpropagating through all m steps at once would keep m graphs in memory. Here the weights are
+kept and each step's graph is rebuilt in the backward pass. With v the gradient of the loss at
 w_{i+1}:
 
     d x_i  = -eta grad_x <grad_w L, v>        d y_i the same, for labels that are distributions
     d eta += -<grad_w L, v>
     v     <- v - eta grad_w <grad_w L, v>     the gradient at w_i
 
-Memory: one chunk's graph and m vectors of weights; where these would pass ``KEPT_BYTES``, the
-weights before every sqrt(m)-th step only, and the steps between are taken again (2 sqrt(m)
-vectors, one more pass forward). Either way the result has the same bits.
+Memory: one chunk's graph and m weight vectors; where these would exceed ``KEPT_BYTES``, only the
+weights before every sqrt(m)-th step are kept and the steps between are recomputed (2 sqrt(m)
+vectors, one more forward pass). Either way the result has the same bits.
 """
 
 import math
@@ -44,17 +44,17 @@ class Batches:
 
     @property
     def labels(self) -> Tensor:
-        """Labels as losses take them: class numbers travel in fewer bytes."""
+        """Labels as losses take them: class numbers are sent in fewer bytes."""
         return self.y if self.y.is_floating_point() else self.y.long()
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
-        """The batch of this step, in memory of its own: the same alignment, the same rounding."""
+        """A copy of this step's batch: with the same alignment it is rounded the same."""
         return self.x[step].clone(), self.labels[step].clone()
 
 
 @dataclass(frozen=True)
 class Path:
-    """Steps that were taken: the weights before every ``stride``-th of them, and at the end."""
+    """An unrolled path: the weights before every ``stride``-th step, and at the end."""
 
     kept: tuple[Params, ...]
     stride: int
@@ -107,12 +107,12 @@ def backward(
             before.append(_step(task, before[-1], batches, step, learning_rate))
         for step in reversed(steps):
             x, y = batches.at(step)
-            own_x, own_y, own_w, along = _second_order(task, before.pop(), x, y, v)
-            by_x[step] = own_x.mul_(-learning_rate)
+            step_x, step_y, step_w, along = _second_order(task, before.pop(), x, y, v)
+            by_x[step] = step_x.mul_(-learning_rate)
             if soft:
-                by_y[step] = own_y.mul_(-learning_rate)
+                by_y[step] = step_y.mul_(-learning_rate)
             rate -= along
-            v = {k: torch.sub(part, own_w[k], alpha=learning_rate) for k, part in v.items()}
+            v = {k: torch.sub(part, step_w[k], alpha=learning_rate) for k, part in v.items()}
     return Gradients(by_x, by_y, rate, v)
 
 
@@ -122,18 +122,18 @@ def _stride(weights: Params, steps: int) -> int:
 
 
 def _step(task: Task, weights: Params, batches: Batches, step: int, learning_rate: float) -> Params:
-    """One plain SGD step. Client and server both come through here."""
+    """One plain SGD step, the same code at client and server."""
     x, y = batches.at(step)
     leaves = tracked(weights)
     total = {k: torch.zeros_like(w) for k, w in weights.items()}
     for part, labels in _chunks(task, x, y):
         loss = _share(task, leaves, part, labels, len(x))
-        # A weight that plays no part (a bias before an instance norm) has gradient zero.
+        # An unused weight (a bias before an instance norm) has gradient zero.
         gradient = torch.autograd.grad(
             loss, list(leaves.values()), allow_unused=True, materialize_grads=True
         )
-        for sum_so_far, own in zip(total.values(), gradient, strict=True):
-            sum_so_far.add_(own)
+        for sum_so_far, part in zip(total.values(), gradient, strict=True):
+            sum_so_far.add_(part)
     return {k: torch.sub(w, total[k], alpha=learning_rate) for k, w in weights.items()}
 
 
@@ -141,13 +141,13 @@ def _second_order(
     task: Task, weights: Params, x: Tensor, y: Tensor, v: Params
 ) -> tuple[Tensor, Tensor, Params, float]:
     """Gradients of <grad_w L, v> by inputs, labels and weights, and its value; L is a mean, so the
-    chunks add up."""
+    chunks are summed."""
     by_x, by_y = torch.zeros_like(x), torch.zeros_like(y)
     by_w = {k: torch.zeros_like(w) for k, w in weights.items()}
     value = 0.0
     rows = 0
     for part, labels in _chunks(task, x, y):
-        leaves, own = tracked(weights), slice(rows, rows + len(part))
+        leaves, chunk = tracked(weights), slice(rows, rows + len(part))
         part = part.detach().requires_grad_(True)
         inputs = [part, *leaves.values()]
         if labels.is_floating_point():
@@ -160,11 +160,11 @@ def _second_order(
         pairs = zip(gradient, v.values(), strict=True)
         along = torch.stack([(g * part).sum() for g, part in pairs if g is not None]).sum()
         found = torch.autograd.grad(along, inputs, allow_unused=True, materialize_grads=True)
-        by_x[own] = found[0]
-        for sum_so_far, own_w in zip(by_w.values(), found[1:], strict=False):
-            sum_so_far.add_(own_w)
+        by_x[chunk] = found[0]
+        for sum_so_far, chunk_w in zip(by_w.values(), found[1:], strict=False):
+            sum_so_far.add_(chunk_w)
         if labels.is_floating_point():
-            by_y[own] = found[-1]
+            by_y[chunk] = found[-1]
         value += float(along.detach())
         rows += len(part)
     return by_x, by_y, by_w, value
@@ -176,6 +176,6 @@ def _share(task: Task, weights: Params, x: Tensor, y: Tensor, of: int) -> Tensor
 
 
 def _chunks(task: Task, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Parts that stay in the processor's cache, and keep a graph small."""
+    """Parts that fit into the processor's cache, with small graphs."""
     size = task.model.chunk
     return zip(x.split(size), y.split(size), strict=True)

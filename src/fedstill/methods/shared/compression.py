@@ -1,4 +1,4 @@
-"""From the requested compression ratio to what may travel: the ratio is weights / numbers sent."""
+"""How many numbers a requested compression ratio allows: the ratio is weights / numbers sent."""
 
 import math
 
@@ -8,7 +8,7 @@ from fedstill.types import Task
 
 
 def coordinates(task: Task, rate: float) -> int:
-    """How many coordinates of an update may travel at this rate."""
+    """How many coordinates of an update may be sent at this rate."""
     size = task.model.size
     if rate > size:
         raise RequestError(
@@ -19,7 +19,7 @@ def coordinates(task: Task, rate: float) -> int:
 
 
 def examples_per_batch(task: Task, example: Example, rate: float, batches: int) -> int:
-    """How many synthetic examples each of ``batches`` may have at this rate."""
+    """How many synthetic examples each of ``batches`` may hold at this rate."""
     largest = task.model.size / (batches * example.numbers)
     if rate > largest:
         fewer = f", {_rounded_down(largest * batches)} with method.batches=1"

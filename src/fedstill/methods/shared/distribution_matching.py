@@ -17,7 +17,7 @@ from fedstill.types import ClientContext, Leak, Params
 
 @dataclass(frozen=True)
 class Matched:
-    """What a client made: the classes it holds, images [held, images per class, ...], the loss."""
+    """A client's result: the classes it holds, images [held, images per class, ...], the loss."""
 
     held: Tensor
     images: Tensor
@@ -31,8 +31,8 @@ class DistributionMatching(PixelSettings):
     iterations: Annotated[int, Meta(ge=0)]
     initial: Initial
     compile: Literal["off", "on"] = "off"
-    target: Target = "features"  # of a private run: what is released
-    release_steps: Annotated[int, Meta(ge=1)] = 10  # pixel steps on each release of features
+    target: Target = "features"  # what a private run releases
+    release_steps: Annotated[int, Meta(ge=1)] = 10  # pixel steps per release of features
 
     def match(
         self,
@@ -43,7 +43,7 @@ class DistributionMatching(PixelSettings):
         plan: Sequence[Matching],
         last: Tensor | None = None,
     ) -> Matched:
-        """Images matched around ``centre``, from ``last`` or from what ``initial`` says."""
+        """Images matched around ``centre``, initialised from ``last`` or as ``initial`` says."""
         if ctx.private is not None:
             start = first_noise(ctx, images_per_class) if last is None else last
             release = Release(self.target, self.release_steps)
@@ -58,5 +58,5 @@ class DistributionMatching(PixelSettings):
 
     @property
     def matching_leaks(self) -> tuple[Leak, ...]:
-        """What would give records away in a private run, or has no private form."""
+        """The settings that would leak records in a private run, or have no private form."""
         return matching_leaks(self.initial, self.augment, self.target, self.pixels.patience)

@@ -1,4 +1,4 @@
-"""What FedAvg and its kin share: SGD at the clients, and the average of their updates.
+"""What the FedAvg family shares: SGD at the clients, and the average of their updates.
 
 Lines of the pseudo-code in ``fedavg.py`` are cited by their numbers.
 """
@@ -17,7 +17,7 @@ from fedstill.steps.local_sgd import local_sgd, private_steps, steps_of
 from fedstill.steps.training import Training
 from fedstill.types import ClientContext, Params, PrivateForm, Reply
 
-Correction = Callable[[Params], Params]  # weights to what is added to the gradient at them
+Correction = Callable[[Params], Params]  # maps weights to a term that is added to the gradient
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class LocalSteps:
     """Plain SGD on a client's records."""
 
     local_epochs: Annotated[int, Meta(ge=1)] = 1
-    local_steps: Annotated[int, Meta(ge=1)] | None = None  # so many SGD steps instead of epochs
+    local_steps: Annotated[int, Meta(ge=1)] | None = None  # SGD steps, instead of epochs
     batch_size: Annotated[int, Meta(ge=1)] = 32
     learning_rate: Annotated[float, Meta(gt=0)] = 0.05
 
     def number_of_steps(self, records: int) -> int:
-        """How many steps a client with so many records takes."""
+        """How many steps a client with ``records`` takes."""
         return steps_of(records, self.local_epochs, self.batch_size, self.local_steps)
 
     def descend(
@@ -69,7 +69,7 @@ class LocalTraining(LocalSteps, Aggregating):
         return PrivateForm(accesses, size_leaks=weighting_leaks(self.weighting))
 
     def local_update(self, ctx: ClientContext, start: Params) -> Params:
-        """How far local training leads from ``start``: line 4."""
+        """The change of ``start`` by local training: line 4."""
         trained = self.descend(
             ctx,
             start,
@@ -80,7 +80,7 @@ class LocalTraining(LocalSteps, Aggregating):
         return subtract(trained, start)
 
     def correction(self, start: Params) -> Correction | None:
-        """What is added to each local gradient: nothing here; FedProx overrides it."""
+        """A term added to each local gradient: none here; FedProx overrides it."""
         return None
 
     def averaged(self, params: Params, replies: Sequence[Reply[Update]]) -> Params:

@@ -11,7 +11,7 @@ from fedstill.errors import RequestError
 from fedstill.types import Params, Task
 from fedstill.wire import Schema, TensorSpec, params_specs
 
-MANY = float(2**40)  # an upper limit for counts that is merely sane
+MANY = float(2**40)  # a generous upper limit for counts
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Update:
-    """Up: a vector of the weights' shape, and how many records stand behind it."""
+    """Up: a vector of the weights' shape, and the client's number of records."""
 
     update: Params
     records: int
@@ -31,7 +31,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Region:
-    """Down: the weights, and the radius around them within which images stand for records."""
+    """Down: the weights, and the radius around them within which images replace records."""
 
     params: Params
     radius: float
@@ -39,35 +39,35 @@ class Region:
 
 @dataclass(frozen=True)
 class LastSet:
-    """Client state: the images of its last round, if it has had one."""
+    """Client state: the images of its last round, if any."""
 
     images: Tensor | None = None
 
 
 class Counted(Protocol):
-    """A message that says how many records stand behind it."""
+    """A message with the client's number of records."""
 
     @property
     def records(self) -> int: ...
 
 
 def weights_schema(task: Task) -> Schema[Weights]:
-    """What ``Weights`` look like for this task."""
+    """The schema of ``Weights`` for this task."""
     return Schema(Weights, params_specs(task, "params"))
 
 
 def region_schema(task: Task) -> Schema[Region]:
-    """What ``Region`` looks like for this task."""
+    """The schema of ``Region`` for this task."""
     return Schema(Region, params_specs(task, "params"), {"radius": (0, math.inf)})
 
 
 def update_schema(task: Task) -> Schema[Update]:
-    """What ``Update`` looks like for this task."""
+    """The schema of ``Update`` for this task."""
     return Schema(Update, params_specs(task, "update"), {"records": (1, MANY)})
 
 
 def set_specs(task: Task, images_per_class: int, field: str) -> dict[str, TensorSpec]:
-    """What a set of hard-labelled images looks like on the wire, under the field ``field``."""
+    """The tensors of a set of hard-labelled images in field ``field`` of a message."""
     if task.model.continuous_shape is not None:
         raise RequestError(
             "method: it distils images of every class, and the records are text; "

@@ -13,7 +13,7 @@ from fedstill.steps.distil import PixelOptimiser, PixelSteps
 class PixelSettings:
     """How pixels are optimised. A method repeats a field only to give it another default."""
 
-    real_batch: Annotated[int, Meta(ge=1)] = 256  # records on the real side of one step
+    real_batch: Annotated[int, Meta(ge=1)] = 256  # records per step on the real side
     pixel_optimiser: PixelOptimiser = "sgd"
     pixel_learning_rate: Annotated[float, Meta(gt=0)] = 1.0
     pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.5
@@ -22,7 +22,7 @@ class PixelSettings:
 
     @property
     def pixels(self) -> PixelSteps:
-        """The same, as the steps take them."""
+        """The same settings as ``steps`` take them."""
         return PixelSteps(
             optimiser=self.pixel_optimiser,
             learning_rate=self.pixel_learning_rate,

@@ -1,4 +1,4 @@
-"""The server's side of FedDM: the clients' images stand for their losses.
+"""The server's side of FedDM: the loss on the clients' images is a surrogate of their losses.
 
 Sections of the pseudo-code in ``feddm.py`` are cited by their line numbers.
 """
@@ -21,8 +21,8 @@ from fedstill.wire import Schema
 
 @dataclass(frozen=True)
 class Distilled:
-    """Up: a synthetic set, how many records it stands for (0 where nobody asks), and how well
-    it matches them."""
+    """Up: a synthetic set, the client's number of records (0 unless the server weights by it), and
+    the matching loss."""
 
     synthetic: SyntheticSet
     records: int
@@ -30,22 +30,22 @@ class Distilled:
 
 
 def trust_of_images(replies: Sequence[Reply[Distilled]]) -> Tensor | None:
-    """The trust in every image's client, in the order of the union, with mean 1.
+    """The trust in each image's client, in the order of the union, with mean 1.
 
-    ``None`` where all are trusted alike, so that nothing is computed otherwise than without it.
+    ``None`` if all clients have trust 1, so that the computation is then the same as without it.
     """
     if all(reply.trust == 1 for reply in replies):
         return None
     sets = [reply.message.synthetic for reply in replies]
     trust = torch.tensor([reply.trust for reply in replies])
-    sizes = torch.tensor([len(own) for own in sets])
+    sizes = torch.tensor([len(synthetic) for synthetic in sets])
     by_image = trust.repeat_interleave(sizes).to(sets[0].images)
     return by_image / by_image.mean()
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Images of all clients of one round with their shares in the server's loss."""
+    """The images of all clients in one round, with their weights in the server's loss."""
 
     images: Tensor
     labels: Tensor
@@ -90,7 +90,7 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
         return Weights(state.params)  # line 3
 
     def reply(self, ctx: ClientContext, images: Tensor, labels: Tensor, loss: float) -> Distilled:
-        """The message up: n_k only where the server weights by it."""
+        """The message up: n_k only if the server weights by it."""
         records = ctx.size if self.weighting == "records" else 0
         synthetic = SyntheticSet(images.flatten(0, 1), labels.to(images.device))
         return Distilled(synthetic, records, loss)  # line 9
@@ -118,8 +118,8 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
         return Surrogate(params, pools[len(pools) - self.memory :] if self.memory else ())
 
     def pool(self, replies: Sequence[Reply[Distilled]]) -> Pool:
-        """The union of the sets. Shares: alike for all images, or n_k / n for all of a client's
-        together (eq. 10), times the trust in the client; their mean is 1."""
+        """The union of the sets. Weights: equal for all images, or n_k / n for all images of a
+        client together (eq. 10), times the trust in the client; their mean is 1."""
         sets = [reply.message.synthetic for reply in replies]
         images, labels = torch.cat([s.images for s in sets]), torch.cat([s.labels for s in sets])
         weights = torch.ones(len(images), device=images.device)

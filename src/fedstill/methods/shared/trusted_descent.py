@@ -1,4 +1,4 @@
-"""The server's side of Fed-GLOSS: descent on the clients' images as far as they can be trusted.
+"""The server's side of Fed-GLOSS: descent on the clients' images within a trusted radius.
 
 Lines of the pseudo-code in ``fedgloss.py`` are cited by their numbers.
 """
@@ -26,8 +26,8 @@ RadiusChoice = Literal["min", "median", "max", "constant", "fixed"]
 
 @dataclass(frozen=True)
 class Approximation:
-    """Up: a synthetic set, the records it stands for (0 where nobody asks), how far it may be
-    trusted and how well it matches. ``norms``: of the real gradient, only if ``calibrated``."""
+    """Up: a synthetic set, the client's number of records (0 unless the server weights by it), the
+    radius r_k and the matching loss. ``norms``: of the real gradient, only if ``calibrated``."""
 
     synthetic: SyntheticSet
     records: int
@@ -38,7 +38,7 @@ class Approximation:
 
 @dataclass(frozen=True)
 class Global:
-    """Server state: the weights, and how the last round came to them."""
+    """Server state: the weights, and the last round's radius, distance and steps."""
 
     params: Params
     radius: float = 0.0  # r_g
@@ -55,10 +55,10 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
     images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 50
     criterion: Criterion = "cosine+mse"  # "calibrated" would leak: for analysis only
     radius: Annotated[float, Meta(gt=0)] = 10.0  # r
-    # r_g. No radius is measured with "constant", r for all, nor "fixed": fixed_iterations.
+    # r_g. "constant" (r for all) and "fixed" (fixed_iterations) measure no radius.
     radius_choice: RadiusChoice = "min"
     fixed_iterations: Annotated[int, Meta(ge=1)] = 100
-    most_iterations: Annotated[int, Meta(ge=1)] = 500  # of line 12, where r_g is never reached
+    most_iterations: Annotated[int, Meta(ge=1)] = 500  # of line 12, if r_g is never reached
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.2  # eta in round 1; the paper: 0.01
     decay: Literal["cosine", "none"] = "cosine"  # of eta, over the rounds
     weighting: Literal["records", "uniform"] = "records"
@@ -82,11 +82,11 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
 
     @property
     def measured(self) -> bool:
-        """Whether clients look for the radius r_k on their records."""
+        """Whether clients measure the radius r_k on their records."""
         return self.radius_choice in ("min", "median", "max")
 
     def learning_rate(self, task: Task, number: int) -> float:
-        """eta in this round: a cosine from its first value to 0 over the rounds."""
+        """eta in this round: cosine decay from its first value to 0 over the rounds."""
         if self.decay == "none":
             return self.server_learning_rate
         return self.server_learning_rate * (1 + math.cos(math.pi * (number - 1) / task.rounds)) / 2
@@ -109,7 +109,7 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
         return Global(weights, radius, moved, steps)
 
     def global_radius(self, replies: Sequence[Reply[Approximation]]) -> float:
-        """r_g: how far the server may go. With ``fixed`` nothing is chosen, nor obeyed."""
+        """r_g: how far the server may move. With ``fixed`` it is not used."""
         if not self.measured:
             return self.radius
         radii = [reply.message.radius for reply in replies]
@@ -118,11 +118,11 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
         return min(radii) if self.radius_choice == "min" else max(radii)
 
     def shares(self, replies: Sequence[Reply[Approximation]]) -> list[float]:
-        """Weight of every client in line 12: n_k / n, or alike, times the trust in it."""
+        """Weight of each client in line 12: n_k / n, or equal, times the trust in it."""
         uniform = self.weighting == "uniform"
-        own = [(1.0 if uniform else r.message.records) * r.trust for r in replies]
-        total = sum(own)
-        return [share / total for share in own]
+        weights = [(1.0 if uniform else r.message.records) * r.trust for r in replies]
+        total = sum(weights)
+        return [weight / total for weight in weights]
 
     def gradient(
         self,
@@ -134,10 +134,10 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
         """sum_k share_k grad L(w; S_k)."""
         if self.criterion == "calibrated":
             return weighted_sum([calibrated(task, weights, r.message) for r in replies], shares)
-        # One pass over all images: each has its client's share, split among the client's images.
+        # One pass over all images: a client's share is split evenly among its images.
         sets = [reply.message.synthetic for reply in replies]
         images, labels = torch.cat([s.images for s in sets]), torch.cat([s.labels for s in sets])
-        sizes = torch.tensor([len(own) for own in sets])
+        sizes = torch.tensor([len(synthetic) for synthetic in sets])
         factors = (torch.tensor(shares) / sizes * len(images)).repeat_interleave(sizes)
         gradient, _ = batch_gradient(task, tracked(weights), images, labels, factors.to(images))
         return dict(zip(weights, gradient, strict=True))
@@ -152,7 +152,7 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
         return {reply.client: reply.message.synthetic for reply in replies}
 
     def report(self, state: Global, replies: Sequence[Reply[Approximation]]) -> dict[str, float]:
-        """How far the server went and why, and the clients' mean matching loss."""
+        """How far the server moved, the radii, and the clients' mean matching loss."""
         details = {
             "matching_loss": sum(r.message.loss for r in replies) / len(replies),
             "distance": state.moved,
@@ -170,12 +170,12 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
 
 
 def calibrated(task: Task, weights: Params, message: Approximation) -> Params:
-    """The gradient on a client's images, every tensor of it as long as the real one was."""
-    own = message.synthetic
-    gradient, _ = batch_gradient(task, tracked(weights), own.images, own.labels)
-    assert message.norms is not None, "the schema asks for them"
-    lengths = message.norms.unbind()
+    """The gradient on a client's images, each tensor rescaled to the norm of the real one."""
+    images, labels = message.synthetic.images, message.synthetic.labels
+    gradient, _ = batch_gradient(task, tracked(weights), images, labels)
+    assert message.norms is not None, "the schema requires them"
+    norms = message.norms.unbind()
     return {
-        name: part * (length / torch.linalg.vector_norm(part).clamp(min=1e-20))
-        for name, part, length in zip(weights, gradient, lengths, strict=True)
+        name: part * (real / torch.linalg.vector_norm(part).clamp(min=1e-20))
+        for name, part, real in zip(weights, gradient, norms, strict=True)
     }

@@ -1,4 +1,4 @@
-"""What a client counts in an average: its number of records, or the same as all others."""
+"""The weight of a client in an average: its number of records, or equal for all."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -10,7 +10,7 @@ Weighting = Literal["records", "uniform"]
 
 
 def client_weights(replies: Sequence[Reply[Counted]], weighting: Weighting) -> list[float]:
-    """The share of each client in the average: n_k / n, or the same for all."""
+    """The share of each client in the average: n_k / n, or equal for all."""
     if weighting == "uniform":
         return [1.0 / len(replies)] * len(replies)
     total = sum(reply.message.records for reply in replies)
@@ -18,14 +18,14 @@ def client_weights(replies: Sequence[Reply[Counted]], weighting: Weighting) -> l
 
 
 def weighting_leaks(weighting: str) -> tuple[Leak, ...]:
-    """In a private run, n_k in the average gives the exact number of records away."""
+    """In a private run, weighting by n_k leaks the exact number of records."""
     if weighting != "records":
         return ()
     return (
         Leak(
             "weighting",
             weighting,
-            "a client's number of records is private, and its weight in the average shows it",
-            "weight all clients alike, or declare sizes public in privacy.public_size",
+            "a client's number of records is private, and its weight in the average reveals it",
+            "weight all clients equally, or declare sizes public in privacy.public_size",
         ),
     )

@@ -1,4 +1,4 @@
-"""Methods whose server state is the weights, and whose message down is nothing but them."""
+"""Methods whose server state and message down are just the weights."""
 
 from fedstill.methods.shared.messages import Weights, weights_schema
 from fedstill.types import Params, ServerContext, Stateless, Task, U

@@ -1,17 +1,17 @@
-"""The papers' wide ConvNet forwards, in fewer multiplications: where no gradient is wanted.
+"""Forward pass of large ConvNets (width 64 or more) in fewer multiplications, without gradients.
 
-Nearly all of that network's time goes into its 3x3 convolutions from ``width`` to ``width``
+Nearly all of such a network's time is spent in its 3x3 convolutions from ``width`` to ``width``
 channels. Winograd's algorithm F(4x4, 3x3) computes 4x4 outputs from a 6x6 tile of inputs with 36
 products where the definition needs 144: three small linear maps (:data:`_INPUT` of the tiles,
-:data:`_WEIGHT` of the weights, :data:`_OUTPUT` of the products) around one multiplication of
-matrices for each of the 36 positions. In single precision it is about three times less exact than
-the definition (2e-6 against 8e-7 of the outputs' length), which a mean over records does not see.
+:data:`_WEIGHT` of the weights, :data:`_OUTPUT` of the products) around one matrix product for each
+of the 36 positions. In single precision its error is about three times that of the definition
+(2e-6 against 8e-7 of the outputs' norm), which is negligible in a mean over records.
 
 Channels come last here, so that every copy and sum runs over whole rows of channels, and an output
 stays in tiles until it is pooled. The first convolution, from one or three channels, is a product
-with the patches of the image, and its instance norm needs no pass over the outputs: their mean is
-the weights' product with the mean patch (taken off, it leaves nothing), their variance follows
-from the patches' covariance, and both go into the weights.
+with the patches of the image, and its instance norm needs no pass over the outputs: the patches
+are centred, so the outputs' mean is zero, their variance follows from the patches' covariance, and
+the norm is folded into the weights.
 """
 
 from functools import lru_cache
@@ -22,11 +22,11 @@ from torch import Tensor
 
 from fedstill.types import Params
 
-TILE = 4  # outputs a side; an input tile has two more
-_EPSILON = 1e-5  # of the norm, PyTorch's own
+TILE = 4  # outputs per side; an input tile has two more
+_EPSILON = 1e-5  # of the norm, PyTorch's default
 
 # Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, section 4.3: the
-# maps of one dimension. The maps of two are their Kronecker products with themselves.
+# one-dimensional maps. The two-dimensional maps are their Kronecker products with themselves.
 _INPUT = (
     (4, 0, -5, 0, 1, 0),
     (0, -4, -4, 1, 1, 0),
@@ -59,7 +59,7 @@ def _twice(map_: tuple[tuple[float, ...], ...], dtype: torch.dtype) -> Tensor:
 
 
 def outputs(params: Params, x: Tensor, blocks: int, padding: int) -> tuple[Tensor, ...]:
-    """What each block of [convolution, instance norm, ReLU, average pooling] gives, [N, C, H, W].
+    """Outputs of the blocks of [convolution, instance norm, ReLU, average pooling], [N, C, H, W].
 
     Every block but the first must have an input whose sides are multiples of :data:`TILE`.
     """
@@ -102,7 +102,7 @@ def _first_block(params: Params, x: Tensor, padding: int) -> Tensor:
     variance = ((weight @ covariance) * weight).sum(2)
     scaled = weight * (scale * torch.rsqrt(variance + _EPSILON))[:, :, None]
     rows, columns = ((side + 2 * padding - 2) // 2 for side in x.shape[2:])
-    # The four outputs that are pooled into one come one after another.
+    # The four outputs that are pooled into one are consecutive.
     corners = patches.unflatten(2, (rows, 2, columns, 2)).permute(3, 5, 0, 2, 4, 1)
     pooled = x.new_zeros(len(x), rows * columns, len(weight))
     for corner in corners.reshape(4, len(x), rows * columns, -1):
@@ -116,7 +116,7 @@ def _norm_of(params: Params, block: int) -> tuple[Tensor, Tensor]:
 
 
 def _finish(tiles: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Norm, ReLU and pooling of what :func:`convolve` gave: [N, H / 2, W / 2, C].
+    """Norm, ReLU and pooling of the output of :func:`convolve`: [N, H / 2, W / 2, C].
 
     Sums over the first dimension first: they run over long rows.
     """
