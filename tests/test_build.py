@@ -129,7 +129,7 @@ def test_every_method_answers_what_generic_code_asks(name: str) -> None:
 def test_a_class_that_is_no_complete_method_is_refused_with_what_it_lacks() -> None:
     with pytest.raises(RequestError, match=r"derive it from fedstill\.types\.Method"):
         fedstill.run(object())
-    with pytest.raises(RequestError, match=r"is not complete: it lacks broadcast\(\)"):
+    with pytest.raises(RequestError, match=r"is incomplete: broadcast\(\) is missing"):
         build({"method": "fedstill.types:Stateless"})
 
 
