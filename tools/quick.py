@@ -70,6 +70,8 @@ def main() -> None:
         "pytest",
         "-n",
         "2",
+        "--dist",
+        "loadgroup",
         "-q",
         "--no-header",
         "-p",

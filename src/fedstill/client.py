@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedstill import wire
 from fedstill.config.experiment import WireSettings
@@ -89,8 +90,17 @@ class ClientRunner:
 
     def answer(self, work: Work, progress: Callable[[int, int], None]) -> Answer:
         """The client's answer. A failure is an answer too: the round may do without it."""
+        task, method, codecs = self.task, self.method, self.codecs
         try:
-            return self._answer(work, progress)
+            message = wire.decode(work.message, method.download(task), codecs.down, task.device)
+            initial = method.init_client(task)
+            # The first state goes through bytes too, so that all are alike.
+            stored = tree.dump(initial) if work.state is None else work.state
+            state = tree.load(stored, type(initial), task.device)
+            context = self.context(work.round, work.client, progress)
+            reply, after = method.client(context, message, state)
+            data = self._encoded(reply)
+            return Answer(work.client, data, None if after is None else tree.dump(after))
         except BudgetSpent as error:
             return Answer(work.client, error=str(error), spent=True)
         except FedstillError as error:
@@ -99,20 +109,12 @@ class ClientRunner:
             reason = self._reported(error, f"{type(error).__name__}: {error}")
             return Answer(work.client, error=reason, traceback=traceback.format_exc())
 
-    def _answer(self, work: Work, progress: Callable[[int, int], None]) -> Answer:
-        task, method = self.task, self.method
-        message = wire.decode(work.message, method.download(task), self.codecs.down, task.device)
-        state = method.init_client(task)
-        state_type = type(state)
-        stored = tree.dump(state) if work.state is None else work.state
-        context = self.context(work.round, work.client, progress)
-        reply, after = method.client(context, message, tree.load(stored, state_type, task.device))
+    def _encoded(self, reply: Any) -> bytes:
         try:
-            data = wire.encode(reply, method.upload(task), self.codecs.up)
+            return wire.encode(reply, self.method.upload(self.task), self.codecs.up)
         except WireError as error:
             hint = "; did the training diverge? lower the learning rate"
             raise WireError(f"{error}{hint if 'NaN' in str(error) else ''}") from None
-        return Answer(work.client, data, None if after is None else tree.dump(after))
 
     def context(
         self, round: int, client: int, progress: Callable[[int, int], None] = silent

@@ -61,38 +61,50 @@ class Federation:
     def step(self, engine: Engine) -> RoundMetrics:
         """One round, recorded and made durable before it counts."""
         with threads(self.built.experiment.engine.server_threads):
-            return self._step(engine)
+            begun = time.monotonic()
+            context = self._server_context(self.round + 1)
+            works = self._works(context)
+            if engine.keeps_ledgers:
+                self._count_on_server(works)
+            answers = self._collect(engine, works)
+            metrics, state = self._update(context, works, answers)
+            metrics = replace(metrics, seconds=time.monotonic() - begun)
+            self._commit(metrics, state, answers)
+            return metrics
 
-    def _step(self, engine: Engine) -> RoundMetrics:
-        begun = time.monotonic()
-        number = self.round + 1
-        clients = self.built.sample(number)
+    def _works(self, context: ServerContext) -> list[Work]:
+        """What the clients sampled for this round are asked to do; the budget allows it."""
+        clients = self.built.sample(context.round)
         self._check_budget(clients)
-        self.observer.round_started(number, clients)
-        context = self._server_context(number)
-        method, task, codecs = self.built.method, self.built.task, self.built.experiment.wire
+        self.observer.round_started(context.round, clients)
+        method = self.built.method
         message = method.broadcast(context, self.state)
-        down = wire.encode(message, method.download(task), codecs.down)
+        down = wire.encode(message, method.download(context.task), self.built.experiment.wire.down)
         states = self.folder.checkpoints
-        works = [Work(number, client, down, states.client(client)) for client in clients]
-        if engine.keeps_ledgers:
-            self._count_on_server(number, clients)
-        answers = self._collect(engine, works)
-        received, failed = self._accept(number, answers, clients)
+        return [Work(context.round, client, down, states.client(client)) for client in clients]
+
+    def _update(
+        self, context: ServerContext, works: Sequence[Work], answers: Sequence[Answer]
+    ) -> tuple[RoundMetrics, Any]:
+        """What the round measured, and the server's next state."""
+        method, plan = self.built.method, self.built.plan
+        received, failed = self._accept(context.round, answers, works)
         verdicts = self._judge(context, received)
         replies = self._trusted(received, verdicts)
         state = method.server(context, self.state, replies)
         measured = self._evaluate(context, state)
-        self._keep_synthetic(number, state, received)
+        self._keep_synthetic(context.round, state, received)
         numbers = method.report(state, replies) | measured.details
-        plan = self.built.plan
+        sent = 0 if self.pooled else sum(len(a.message) for a in answers)
+        asked = {answer.client for answer in answers if answer.asked}
+        got = 0 if self.pooled else sum(len(w.message) for w in works if w.client in asked)
         metrics = RoundMetrics(
-            round=number,
+            round=context.round,
             accuracy=measured.accuracy,
             loss=measured.loss,
-            up_bytes=0 if self.pooled else sum(len(a.message) for a in answers),
-            down_bytes=0 if self.pooled else len(down) * sum(a.asked for a in answers),
-            seconds=time.monotonic() - begun,
+            up_bytes=sent,
+            down_bytes=got,
+            seconds=0.0,  # known when the round is over
             epsilon=self.epsilon,
             clients=[reply.client for reply in replies],
             failed=failed,
@@ -103,8 +115,7 @@ class Federation:
             accountant=plan.accountant if plan else None,
             uploads={} if self.pooled else {a.client: len(a.message) for a in answers},
         )
-        self._commit(metrics, state, answers)
-        return metrics
+        return metrics, state
 
     def _commit(self, metrics: RoundMetrics, state: Any, answers: Sequence[Answer]) -> None:
         """Make the round durable: metrics first, because a resume drops lines after the checkpoint
@@ -143,15 +154,15 @@ class Federation:
                     f"{plan.accesses}"
                 )
 
-    def _count_on_server(self, number: int, clients: Sequence[int]) -> None:
+    def _count_on_server(self, works: Sequence[Work]) -> None:
         """Count a round that nodes count in their own ledgers, before any work is sent: the server
         never reports less than was spent."""
         plan, folder = self.built.plan, self.built.ledgers
         if plan is not None and folder is not None:
-            for client in clients:
-                ledger = plan.ledger(folder, client)
+            for work in works:
+                ledger = plan.ledger(folder, work.client)
                 for _ in range(plan.accesses):
-                    ledger.open(number, plan.clip)
+                    ledger.open(work.round, plan.clip)
 
     def _server_context(self, number: int) -> ServerContext:
         rng = self.built.rng.at("round", number, "server")
@@ -170,7 +181,7 @@ class Federation:
         return sorted(answers, key=lambda a: a.client)
 
     def _accept(
-        self, number: int, answers: Sequence[Answer], clients: Sequence[int]
+        self, number: int, answers: Sequence[Answer], works: Sequence[Work]
     ) -> tuple[list[Reply[Any]], dict[int, str]]:
         """The valid replies, and for every other client the reason why it has none."""
         method, task, experiment = self.built.method, self.built.task, self.built.experiment
@@ -187,11 +198,11 @@ class Federation:
             except WireError as error:
                 failed[answer.client] = f"refused: {error}"
                 self.folder.keep_refused(number, answer.client, answer.message, str(error))
-        needed = experiment.needed(len(clients))
+        needed = experiment.needed(len(works))
         if len(replies) < needed:
             client, reason = next(iter(failed.items()))
             raise RunError(
-                f"round {number}: {len(replies)} of {len(clients)} clients answered, the "
+                f"round {number}: {len(replies)} of {len(works)} clients answered, the "
                 f"quorum is {needed}; client {client}: {reason}"
             )
         return replies, failed

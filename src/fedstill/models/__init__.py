@@ -30,6 +30,7 @@ class ModelEntry:
     cls: type[Any]
     description: str
     defaults: dict[str, Any] = field(default_factory=dict)
+    searched: bool = True  # by `fedstill tune`, where its class has a search space
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -42,7 +43,7 @@ class ModelEntry:
 MODELS: dict[str, ModelEntry] = {
     "convnet": ModelEntry(ConvNet, "3 convolution blocks, width 128: the papers' network"),
     "convnet-small": ModelEntry(
-        ConvNet, "the same with width 32: the default, fast on a laptop", {"width": 32}
+        ConvNet, "the same with width 32: the default, fast on a laptop", {"width": 32}, False
     ),
     "gru": ModelEntry(GRU, "next token of a text: embeddings and 128 gated recurrent units"),
     "mlp": ModelEntry(MLP, "fully connected, 2 hidden layers of 200 units"),

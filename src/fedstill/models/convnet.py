@@ -3,6 +3,7 @@
 ``depth`` blocks of [3x3 convolution, norm, activation, 2x2 pooling], then one linear layer.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -24,7 +25,7 @@ from fedstill.models.layers import (
     named,
     normalise,
 )
-from fedstill.models.model import Model
+from fedstill.models.model import Model, Searched
 from fedstill.types import Params
 
 # Measured: chunks of 8 to 16 images of 32x32 are the fastest, at width 32 and at width 128.
@@ -52,6 +53,18 @@ class ConvNet(Model):
                 f"model.depth: {self.depth} blocks halve a {self.shape[1]}x{self.shape[2]} image "
                 "to nothing; use fewer"
             )
+
+    @classmethod
+    def search_space(cls, shape: tuple[int, ...]) -> Mapping[str, Searched]:
+        if len(shape) != 3 or min(shape[1:]) < 2:  # not images
+            return {}
+        return {
+            "width": (8, 16, 32, 64),
+            "depth": range(1, min(4, min(shape[1:]).bit_length() - 1) + 1),
+            "norm": ("instance", "group", "none"),
+            "activation": ("relu", "leaky-relu", "gelu"),
+            "pooling": ("average", "max"),
+        }
 
     @property
     def blocks(self) -> int:

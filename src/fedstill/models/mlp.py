@@ -1,6 +1,7 @@
 """A multilayer perceptron."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,7 +11,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.models.layers import ACTIVATIONS, Activation, init_affine, named
-from fedstill.models.model import Model
+from fedstill.models.model import Model, Searched
 from fedstill.types import Params
 
 
@@ -23,6 +24,14 @@ class MLP(Model):
     width: Annotated[int, Meta(ge=1)] = 200
     depth: Annotated[int, Meta(ge=0)] = 2
     activation: Activation = "relu"
+
+    @classmethod
+    def search_space(cls, shape: tuple[int, ...]) -> Mapping[str, Searched]:
+        return {
+            "width": (32, 64, 128, 256),
+            "depth": range(4),
+            "activation": ("relu", "leaky-relu", "gelu"),
+        }
 
     @property
     def chunk(self) -> int:

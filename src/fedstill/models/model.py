@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.types import Params
+
+Searched = tuple[Any, ...] | range  # the values that a search may try
 
 
 class Model(ABC):
@@ -73,6 +75,14 @@ class Model(ABC):
     def size(self) -> int:
         """Number of weights."""
         return sum(torch.Size(shape).numel() for shape in self.shapes.values())
+
+    @classmethod
+    def search_space(cls, shape: tuple[int, ...]) -> Mapping[str, Searched]:
+        """Settings that an architecture search tries for inputs of this shape; empty: none.
+
+        A tuple holds values to choose from, a range whole numbers that lie close together.
+        """
+        return {}
 
     @property
     def description(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """ResNet-18 in its form for small images: 3x3 stem, no max-pooling, and no batch norm."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from fedstill.errors import RequestError
 from fedstill.models.layers import init_affine, init_norm, named, normalise
-from fedstill.models.model import Model
+from fedstill.models.model import Model, Searched
 from fedstill.types import Params
 
 _STAGES = 4
@@ -29,6 +30,14 @@ class ResNet18(Model):
     def __post_init__(self) -> None:
         if len(self.shape) != 3:
             raise RequestError(f"model: ResNet-18 needs images, not inputs of shape {self.shape}")
+
+    @classmethod
+    def search_space(cls, shape: tuple[int, ...]) -> Mapping[str, Searched]:
+        if len(shape) != 3 or min(shape[1:]) < 2:  # not images
+            return {}
+        # Of 8x8 pixels the last stage has one per channel: instance norm would be 0.
+        norms = ("group",) if min(shape[1:]) <= 8 else ("group", "instance")
+        return {"width": (4, 8, 16), "norm": norms}
 
     @property
     def chunk(self) -> int:

@@ -97,6 +97,11 @@ def on(toy: Callable[[], Toy]) -> Iterator[None]:
         _TOY.reset(token)
 
 
+def current_toy() -> Callable[[], Toy]:
+    """The toy problem that checks run on: digits, or what ``on`` says."""
+    return _TOY.get()
+
+
 def toy_experiment(
     method: AnyMethod,
     *,

@@ -12,12 +12,13 @@ from fedstill.config import resolve_model
 from fedstill.config.nested import Table, as_table, convert
 from fedstill.config.registry import build_model, find_model
 from fedstill.errors import RequestError, did_you_mean
+from fedstill.models import MODELS
+from fedstill.models.model import Searched
 from fedstill.steps.training import Training
 from fedstill.tune.training import DEFAULT_TRAINING
 
 Search = Literal["hyper", "architecture", "both"]
 SEARCHES: tuple[str, ...] = get_args(Search)
-KINDS = ("convnet", "mlp", "resnet18")
 
 
 @dataclass(frozen=True)
@@ -60,38 +61,32 @@ class Candidate:
 
 def default_space(shape: tuple[int, ...]) -> Space:
     """Everything open, within what inputs of this shape allow."""
-    space: Space = {
+    offered = {
+        name: entry.cls.search_space(shape) for name, entry in MODELS.items() if entry.searched
+    }
+    images = len(shape) == 3 and min(shape[1:]) >= 2
+    return {
         "training.learning_rate": Interval(0.001, 0.3, log=True),
         "training.momentum": Choice((0.0, 0.5, 0.9)),
         "training.batch_size": Choice((16, 32, 64, 128)),
         "training.epochs": Choice((20, 40, 80)),
         "training.schedule": Choice(("constant", "step", "cosine")),
-        "training.augment": Choice(("none", "dsa")),
+        "training.augment": Choice(("none", "dsa") if images else ("none",)),
         "training.flip": Choice((False,)),
-        "model.name": Choice(KINDS),
-        "convnet.width": Choice((8, 16, 32, 64)),
-        "convnet.depth": Interval(1, 3),
-        "convnet.norm": Choice(("instance", "group", "none")),
-        "convnet.activation": Choice(("relu", "leaky-relu", "gelu")),
-        "convnet.pooling": Choice(("average", "max")),
-        "mlp.width": Choice((32, 64, 128, 256)),
-        "mlp.depth": Interval(0, 3),
-        "mlp.activation": Choice(("relu", "leaky-relu", "gelu")),
-        "resnet18.width": Choice((4, 8, 16)),
-        "resnet18.norm": Choice(("group", "instance")),
+        "model.name": Choice(tuple(name for name, settings in offered.items() if settings)),
+        **{
+            f"{name}.{key}": _searched(values)
+            for name, settings in offered.items()
+            for key, values in settings.items()
+        },
     }
-    if len(shape) != 3 or min(shape[1:]) < 2:  # not images
-        images_only = ("convnet.", "resnet18.")
-        space = {k: v for k, v in space.items() if not k.startswith(images_only)}
-        return space | {
-            "training.augment": Choice(("none",)),
-            "model.name": Choice(("mlp",)),
-        }
-    side = min(shape[1:])
-    space["convnet.depth"] = Interval(1, min(4, side.bit_length() - 1))
-    if side <= 8:  # the last stage has one pixel per channel: instance norm would be 0
-        space["resnet18.norm"] = Choice(("group",))
-    return space
+
+
+def _searched(values: Searched) -> Dimension:
+    """What a model offers, as a dimension."""
+    if isinstance(values, range):
+        return Interval(values[0], values[-1])
+    return Choice(values)
 
 
 def narrowed(space: Space, search: str, model: Table) -> Space:
