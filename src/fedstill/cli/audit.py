@@ -1,13 +1,12 @@
 """``fedstill audit``: an empirical lower bound on epsilon."""
 
-import sys
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
-from fedstill.config.nested import as_table, merged, nested, parse_override
+from fedstill.cli import options
+from fedstill.config.nested import as_table, merged
 from fedstill.config.resolve import resolve_with_method
 from fedstill.errors import RequestError
 from fedstill.privacy.audit import Audit, AuditSettings, audit, membership
@@ -30,9 +29,7 @@ def audit_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. method.iterations=5."),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the result as the last line of output.")
-    ] = False,
+    json: options.Json = False,
 ) -> None:
     """Test a claimed epsilon by an attack that gives a lower bound.
 
@@ -52,7 +49,7 @@ def audit_command(
     )
     _check(settings)
     console = Console(highlight=False, soft_wrap=True)
-    request = merged({"method": {"name": method}}, nested(dict(map(parse_override, set_ or ()))))
+    request = merged({"method": {"name": method}}, options.overrides(set_))
     privacy = {"epsilon": epsilon, "delta": delta}
     _, private = resolve_with_method({**request, "privacy": privacy})
     for leak in private_form_of(private, method, q).leaks:
@@ -68,7 +65,7 @@ def audit_command(
         answer = {"audit": as_table(results[0]), "refuted": results[0].refuted}
         if len(results) > 1:
             answer["without_privacy"] = as_table(results[1])
-        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+        options.print_json(answer)
     if results[0].refuted:
         raise typer.Exit(1)
 

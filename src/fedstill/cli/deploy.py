@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedstill.cli import options
 from fedstill.config import check_types, resolve, spelled_out
-from fedstill.config.nested import merged, nested, parse_override, read_toml
+from fedstill.config.nested import merged, read_toml
 from fedstill.errors import RunError
 
 app = typer.Typer(
@@ -31,9 +32,7 @@ def init_command(
         str | None,
         typer.Option(help="The server's data: its test split, shape and classes are used."),
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
-    ] = None,
+    data_dir: options.DataDir = None,
     clients: Annotated[int | None, typer.Option(help="Number of nodes.", show_default="3")] = None,
     partition: Annotated[
         str | None,
@@ -70,7 +69,7 @@ def init_command(
 
     table = read_toml(config) if config is not None else {}
     check_types(table)
-    options = {
+    chosen = {
         "method": method,
         "model": model,
         "data.name": data,
@@ -83,8 +82,8 @@ def init_command(
     request = merged(
         {"method": {"name": "feddm"}, "clients": 3} if config is None else {},
         spelled_out(table),
-        spelled_out(nested({k: v for k, v in options.items() if v is not None})),
-        spelled_out(nested(dict(parse_override(text) for text in set_ or ()))),
+        spelled_out(options.given(chosen)),
+        spelled_out(options.overrides(set_)),
     )
     built = write_app(folder, resolve(request), Address.parse(address))
     console = Console(soft_wrap=True, highlight=False)

@@ -1,15 +1,14 @@
 """``fedstill evaluate``: scores of a model or a synthetic set."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.numbers import in_percent
 from fedstill.evaluate.evaluation import TRAINING, Evaluated, NetworkScores, evaluate
@@ -49,10 +48,8 @@ def evaluate_command(
         str | None,
         typer.Option(help="Data set whose test split is used.", show_default="the run's"),
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")] = "cpu",
+    data_dir: options.DataDir = None,
+    device: options.Device = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
     set_: Annotated[
         list[str] | None,
@@ -60,9 +57,7 @@ def evaluate_command(
             "--set", metavar="KEY=VALUE", help="A network's setting, e.g. resnet18.width=8."
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the scores as the last line of output.")
-    ] = False,
+    json: options.Json = False,
 ) -> None:
     """Test a model or a synthetic set: accuracy, loss, calibration, and accuracy by class.
 
@@ -90,7 +85,7 @@ def evaluate_command(
     )
     _print(evaluated)
     if json:
-        sys.stdout.write(msgspec.json.encode(evaluated.summary).decode() + "\n")
+        options.print_json(evaluated.summary)
 
 
 def _print(evaluated: Evaluated) -> None:

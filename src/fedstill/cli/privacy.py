@@ -1,6 +1,5 @@
 """``fedstill privacy``: the noise for a budget, or the budget for a plan."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedstill.cli import options
 from fedstill.draw.privacy import epsilon_figure
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
@@ -34,9 +34,7 @@ def privacy_command(
     out: Annotated[
         Path | None, typer.Option(help="SVG file for a plot of epsilon by round.")
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the numbers as the last line of output.")
-    ] = False,
+    json: options.Json = False,
 ) -> None:
     """Plan a private run: the noise for a budget, or the budget for a plan. No data is touched.
 
@@ -69,7 +67,7 @@ def privacy_command(
         write_atomically(out, picture.encode())
         console.print(f"picture: {out}", markup=False, soft_wrap=True)
     if json:
-        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+        options.print_json(answer)
 
 
 def _checked(

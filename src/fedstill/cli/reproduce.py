@@ -1,6 +1,5 @@
 """``fedstill reproduce``."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedstill.config.nested import merged, nested, parse_override
+from fedstill.cli import options
+from fedstill.config.nested import merged
 from fedstill.draw.numbers import duration
 from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
 from fedstill.files import write_atomically
@@ -58,9 +58,7 @@ def reproduce_command(
     column: Annotated[
         list[str] | None, typer.Option(help="Only this column; may be repeated.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
-    ] = None,
+    data_dir: options.DataDir = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the runs.", show_default="reproductions/RECIPE/SCALE"),
@@ -69,9 +67,7 @@ def reproduce_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting for every cell, e.g. rounds=2."),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the outcome as the last line of output.")
-    ] = False,
+    json: options.Json = False,
 ) -> None:
     """Run a table or figure of a paper, and show our numbers next to the published ones.
 
@@ -83,7 +79,7 @@ def reproduce_command(
         raise RequestError(f"--scale {scale}: no such scale{did_you_mean(scale, SCALES)}")
     known = load_recipe(recipe).part(chosen, row or (), column or ())
     folder = out or Path("reproductions") / recipe / scale
-    extra = nested(dict(parse_override(text) for text in set_ or ()))
+    extra = options.overrides(set_)
     if data_dir is not None:
         extra = merged(extra, {"data": {"dir": str(data_dir)}})
     try:
@@ -95,12 +91,12 @@ def reproduce_command(
     head, rows = results(known, chosen, outcomes)
     # A part has its own files: it must not overwrite those of the whole table.
     file = folder / ("results-part.md" if row or column else "results.md")
-    options = [f'--row "{name}"' for name in row or ()] + [f'--column "{n}"' for n in column or ()]
-    write_atomically(file, as_document(known, chosen, head, rows, options).encode())
+    parts = [f'--row "{name}"' for name in row or ()] + [f'--column "{n}"' for n in column or ()]
+    write_atomically(file, as_document(known, chosen, head, rows, parts).encode())
     write_atomically(file.with_suffix(".json"), msgspec.json.encode(as_records(outcomes)))
     _print(known.contents.title, head, rows, known.scale(chosen).note, file)
     if json:
-        sys.stdout.write(msgspec.json.encode(as_records(outcomes)).decode() + "\n")
+        options.print_json(as_records(outcomes))
     failed = sum(bool(outcome.failures) for outcome in outcomes)
     if failed:
         raise RunError(f"{failed} of {len(outcomes)} cells are incomplete: see 'why not'")

@@ -1,13 +1,12 @@
 """``fedstill run``."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
+from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.numbers import in_bytes, in_percent, in_time
 from fedstill.observe.progress import ProgressConsole, progress_for
@@ -27,19 +26,9 @@ def run_command(
             help="A name of `fedstill list data`, hub:OWNER/NAME, or a path.", show_default="digits"
         ),
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
-    ] = None,
-    clients: Annotated[
-        int | None, typer.Option(help="Number of clients.", show_default="10")
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            help="iid, dirichlet:ALPHA, classes:N, quantity:ALPHA or natural.",
-            show_default="dirichlet:0.1, or natural where the data have clients",
-        ),
-    ] = None,
+    data_dir: options.DataDir = None,
+    clients: options.Clients = None,
+    partition: options.Partition = None,
     participation: Annotated[
         float | None,
         typer.Option(help="Fraction of the clients in each round.", show_default="1.0"),
@@ -86,9 +75,7 @@ def run_command(
         list[str] | None,
         typer.Option(metavar="NAME", help="Also send metrics to tensorboard or mlflow."),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as the last line of output.")
-    ] = False,
+    json: options.Json = False,
 ) -> None:
     """Run one federated experiment.
 
@@ -126,7 +113,7 @@ def run_command(
     if result.metrics:  # none where the budget allowed no round
         _print_domains(result.metrics[-1])
     if json:
-        sys.stdout.write(msgspec.json.encode(result.summary).decode() + "\n")
+        options.print_json(result.summary)
 
 
 def _print_domains(last: RoundMetrics) -> None:

@@ -1,15 +1,14 @@
 """``fedstill tune``: hyper-parameters and architecture on a distilled set."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from fedstill.cli import options
 from fedstill.draw.numbers import in_bytes, in_percent, in_time
 from fedstill.observe.progress import ProgressConsole
 from fedstill.tune import OBJECTIVES, Tuned, tune
@@ -64,10 +63,8 @@ def tune_command(
         int, typer.Option(min=1, help="Networks per trial, each with its own split.")
     ] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same trials.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")] = "cpu",
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the outcome as the last line of output.")
-    ] = False,
+    device: options.Device = "cpu",
+    json: options.Json = False,
 ) -> None:
     """Search hyper-parameters and architecture on a distilled set.
 
@@ -99,7 +96,7 @@ def tune_command(
         watcher.stop()
     _print(tuned)
     if json:
-        sys.stdout.write(msgspec.json.encode(tuned.summary).decode() + "\n")
+        options.print_json(tuned.summary)
 
 
 class TrialLines(Watcher):
