@@ -22,8 +22,9 @@ from fedstill.privacy.audit import (
     membership,
 )
 from fedstill.privacy.mechanism import PrivateRecords
+from fedstill.private import PerRecord, PrivateForm
 from fedstill.rng import Rng
-from fedstill.types import ClientContext, Params, PerRecord, PrivateForm
+from fedstill.types import ClientContext, Params
 from tests.methods.small import SMALL, SMALL_PRIVATE
 from tests.methods.test_conformance import PRIVATE
 

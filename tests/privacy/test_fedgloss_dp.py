@@ -14,12 +14,13 @@ from fedstill.methods.fedgloss import FedGloss
 from fedstill.methods.shared.messages import LastSet, Region
 from fedstill.methods.shared.trusted_descent import Approximation
 from fedstill.privacy.accounting import epsilon_of
+from fedstill.private import PerRecord
 from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.gradient_matching import FED_GLOSS, grad_distance
 from fedstill.testing import TOY_PRIVACY, bits, toy_experiment
-from fedstill.types import ClientContext, Params, PerRecord, Reply, ServerContext, Task
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 from tests.privacy.doors import NO_CLIP, door, private_context, some_records, toy_task
 from tests.privacy.sanitised import noisy_mean
 

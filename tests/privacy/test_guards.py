@@ -15,8 +15,9 @@ from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.shared.messages import Update, Weights
 from fedstill.models import MLP
 from fedstill.privacy.guards import mixes_records
+from fedstill.private import Leak, PrivateForm
 from fedstill.testing import TOY_PRIVACY, toy_data, toy_experiment
-from fedstill.types import ClientContext, Leak, Params, PrivateForm
+from fedstill.types import ClientContext, Params
 from tests.privacy.doors import toy_task
 
 FAST: dict[str, Any] = {"rounds": 1, "workers": 1, "clients": 3, "model": "mlp"}

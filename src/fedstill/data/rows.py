@@ -136,7 +136,11 @@ class Rows:
             for chunk in table.batches(column):
                 encoded = _encoded(chunk, column, table.place)
                 room = out[start : start + len(encoded)]
-                decode_images(encoded, form, room, lambda i, start=start: self.where(start + i))  # type: ignore[misc]
+
+                def place(i: int, first: int = start) -> str:
+                    return self.where(first + i)
+
+                decode_images(encoded, form, room, place)
                 start += len(encoded)
         return torch.from_numpy(out)
 

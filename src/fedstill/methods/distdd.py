@@ -42,6 +42,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.methods.shared.messages import Weights, weights_schema
+from fedstill.private import PrivateForm
 from fedstill.records import SERVER, Records, SyntheticSet
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.class_gradients import class_gradients, released_class_gradients
@@ -50,16 +51,7 @@ from fedstill.steps.fit import fit
 from fedstill.steps.from_scratch import evaluate_set, train_from_scratch
 from fedstill.steps.gradient_matching import GradientDistance, gradient_matching_pixels
 from fedstill.steps.training import Training, initial_weights
-from fedstill.types import (
-    ClientContext,
-    Evaluation,
-    Params,
-    PrivateForm,
-    Reply,
-    ServerContext,
-    Stateless,
-    Task,
-)
+from fedstill.types import ClientContext, Evaluation, Params, Reply, ServerContext, Stateless, Task
 from fedstill.wire import Schema, TensorSpec
 
 

@@ -36,10 +36,11 @@ from fedstill.methods.shared.distribution_matching import DistributionMatching
 from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
 from fedstill.methods.shared.weighting import weighting_leaks
+from fedstill.private import PrivateForm
 from fedstill.steps.classes import Initial, labels_for
 from fedstill.steps.distil import PixelSteps
 from fedstill.steps.matching import Matching
-from fedstill.types import ClientContext, PrivateForm, Task
+from fedstill.types import ClientContext, Task
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from torch import Tensor
 from fedstill.methods.shared.distribution_matching import DistributionMatching
 from fedstill.methods.shared.messages import Region, region_schema, set_specs
 from fedstill.methods.shared.surrogate import Distilled, trust_of_images
+from fedstill.private import PrivateForm
 from fedstill.records import SyntheticSet, union
 from fedstill.steps.arithmetic import norm, scaled, subtract
 from fedstill.steps.ball import sample_ball
@@ -53,15 +54,7 @@ from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import gradient_matching_pixels
 from fedstill.steps.matching import Matching
 from fedstill.steps.training import Training
-from fedstill.types import (
-    ClientContext,
-    Params,
-    PrivateForm,
-    Reply,
-    ServerContext,
-    Stateless,
-    Task,
-)
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Stateless, Task
 from fedstill.wire import Schema
 
 

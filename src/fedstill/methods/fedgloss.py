@@ -44,6 +44,7 @@ from fedstill.methods.shared.messages import LastSet, Region
 from fedstill.methods.shared.pixels import PixelSettings
 from fedstill.methods.shared.trusted_descent import Approximation, TrustedDescent
 from fedstill.methods.shared.weighting import weighting_leaks
+from fedstill.private import Leak, PrivateForm
 from fedstill.records import SyntheticSet
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import Augment, draw_augmentation
@@ -58,7 +59,7 @@ from fedstill.steps.gradient_matching import (
 from fedstill.steps.per_record import weight_gradients
 from fedstill.steps.released import first_noise, initial_leaks
 from fedstill.steps.scores import score
-from fedstill.types import ClientContext, Leak, Params, PrivateForm, Task
+from fedstill.types import ClientContext, Params, Task
 
 
 @dataclass(frozen=True)

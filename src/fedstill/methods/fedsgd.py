@@ -20,11 +20,12 @@ from msgspec import Meta
 from fedstill.methods.shared.messages import Update, Weights, update_schema
 from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
 from fedstill.methods.shared.weights_down import WeightsDown
+from fedstill.private import PrivateForm
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add
 from fedstill.steps.gradient import full_gradient
 from fedstill.steps.per_record import weight_gradients
-from fedstill.types import ClientContext, PrivateForm, Reply, ServerContext, Task
+from fedstill.types import ClientContext, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
 

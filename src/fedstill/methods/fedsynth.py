@@ -41,6 +41,7 @@ from fedstill.methods.shared.compression import examples_per_batch
 from fedstill.methods.shared.messages import MANY, Weights
 from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
 from fedstill.methods.shared.weights_down import WeightsDown
+from fedstill.private import Leak, PrivateForm
 from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import add, subtract, weighted_sum
@@ -52,15 +53,7 @@ from fedstill.steps.per_record import weight_gradients
 from fedstill.steps.released import initial_leaks
 from fedstill.steps.soft_labels import label_logits, soft_labels, softmax_backward
 from fedstill.steps.unroll import Batches, backward, sgd_steps, unroll
-from fedstill.types import (
-    ClientContext,
-    Leak,
-    Params,
-    PrivateForm,
-    Reply,
-    ServerContext,
-    Task,
-)
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, TensorSpec
 
 DEFAULT_COMPRESSION = 8.0

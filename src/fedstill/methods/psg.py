@@ -28,6 +28,7 @@ from torch import Tensor
 from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
 from fedstill.methods.shared.weighting import weighting_leaks
+from fedstill.private import PrivateForm
 from fedstill.records import SyntheticSet
 from fedstill.steps.classes import labels_for, noise_for
 from fedstill.steps.fit import fit
@@ -35,7 +36,7 @@ from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import gradient_matching_pixels
 from fedstill.steps.per_record import weight_gradients
 from fedstill.steps.training import Training, initial_weights
-from fedstill.types import ClientContext, Params, PrivateForm, Task
+from fedstill.types import ClientContext, Params, Task
 
 
 @dataclass(frozen=True)

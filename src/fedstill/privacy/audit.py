@@ -32,18 +32,10 @@ from fedstill.privacy.guards import private_form_of
 from fedstill.privacy.ledger import Ledger
 from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import OperatingSystem
+from fedstill.private import ClassSums, PerRecord
 from fedstill.records import Records, Scaling, Split
 from fedstill.rng import Rng
-from fedstill.types import (
-    AnyMethod,
-    ClassSums,
-    ClientContext,
-    Params,
-    PerRecord,
-    Reply,
-    ServerContext,
-    Task,
-)
+from fedstill.types import AnyMethod, ClientContext, Params, Reply, ServerContext, Task
 
 _SHAPE, _CLASSES = (1, 8, 8), 10
 _SHARES = (1.0, 0.5, 0.25)  # of the canaries that are guessed

@@ -6,9 +6,10 @@ from fedstill.data.dataset import Dataset
 from fedstill.data.sources import SOURCES
 from fedstill.errors import RequestError
 from fedstill.privacy.settings import PrivacySettings
+from fedstill.private import PrivateForm
 from fedstill.records import Scaling
 from fedstill.rng import Rng
-from fedstill.types import AnyMethod, PrivateForm, Task
+from fedstill.types import AnyMethod, Task
 
 
 def private_form_of(method: AnyMethod, name: str, rate: float) -> PrivateForm:

@@ -25,8 +25,9 @@ from torch import Tensor
 
 from fedstill.privacy.ledger import Ledger
 from fedstill.privacy.randomness import Randomness
+from fedstill.private import ClassSums, PerRecord, RecordVectors, SizedPerRecord
 from fedstill.records import Records, Split
-from fedstill.types import ClassSums, Params, PerRecord, RecordVectors, SizedPerRecord
+from fedstill.types import Params
 
 # The share s of the clip that a released count takes: its noise is sigma / s records, and
 # sqrt(1 - s^2), 95% of the clip, is left for the record's vector.
@@ -48,7 +49,7 @@ class DoorTerms:
 
 @dataclass
 class PrivateRecords:
-    """The door to one client's records. See ``fedstill.types.Private`` for how to use it."""
+    """The door to one client's records. See ``fedstill.private.Private`` for how to use it."""
 
     _records: Records
     _ledger: Ledger

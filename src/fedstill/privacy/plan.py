@@ -12,9 +12,10 @@ from fedstill.privacy.ledger import Ledger, ledger_of
 from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import OperatingSystem, Replayed
 from fedstill.privacy.settings import PrivacySettings
+from fedstill.private import PrivateForm
 from fedstill.records import Records
 from fedstill.rng import Rng
-from fedstill.types import PrivateForm, Task
+from fedstill.types import Task
 
 
 @dataclass(frozen=True)

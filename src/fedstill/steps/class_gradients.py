@@ -7,10 +7,11 @@ called by ``released_class_gradients``.
 import torch
 from torch import Tensor
 
+from fedstill.private import Private
 from fedstill.steps.classes import ByClass
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.per_record import weight_gradients
-from fedstill.types import ClientContext, Params, Private, Task
+from fedstill.types import ClientContext, Params, Task
 
 
 def class_gradients(ctx: ClientContext, params: Params, most: int) -> tuple[Tensor, Params]:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from fedstill.private import Private
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.per_record import weight_gradients
 from fedstill.steps.training import Sgd, Training
-from fedstill.types import ClientContext, Params, Private
+from fedstill.types import ClientContext, Params
 
 
 def steps_of(records: int, epochs: int, batch_size: int, steps: int | None = None) -> int:

@@ -18,12 +18,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedstill.private import ClassSums, Leak, Private
 from fedstill.records import Records
 from fedstill.steps.ball import sample_ball
 from fedstill.steps.classes import noise_for
 from fedstill.steps.distil import PixelSteps, Plateau, pixel_optimiser
 from fedstill.steps.matching import Matching, Outputs, classes_at_once, outputs_of
-from fedstill.types import ClassSums, ClientContext, Leak, Params, Private, Task
+from fedstill.types import ClientContext, Params, Task
 
 Target = Literal["features", "gradient"]
 

@@ -8,11 +8,12 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.methods.shared.pixels import PixelSettings
+from fedstill.private import Leak
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images
 from fedstill.steps.distil import match_distribution
 from fedstill.steps.matching import Matching
 from fedstill.steps.released import Release, Target, first_noise, match_released, matching_leaks
-from fedstill.types import ClientContext, Leak, Params
+from fedstill.types import ClientContext, Params
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from msgspec import Meta
 
 from fedstill.methods.shared.messages import Update
 from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
+from fedstill.private import PrivateForm
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add, subtract
 from fedstill.steps.local_sgd import local_sgd, private_steps, steps_of
 from fedstill.steps.training import Training
-from fedstill.types import ClientContext, Params, PrivateForm, Reply
+from fedstill.types import ClientContext, Params, Reply
 
 Correction = Callable[[Params], Params]  # maps weights to a term that is added to the gradient
 
@@ -30,7 +31,7 @@ class LocalSteps:
     learning_rate: Annotated[float, Meta(gt=0)] = 0.05
 
     def number_of_steps(self, records: int) -> int:
-        """How many steps a client with ``records`` takes."""
+        """The number of local steps on so many records."""
         return steps_of(records, self.local_epochs, self.batch_size, self.local_steps)
 
     def descend(

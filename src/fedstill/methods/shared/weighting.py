@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedstill.methods.shared.messages import Counted
-from fedstill.types import Leak, Reply
+from fedstill.private import Leak
+from fedstill.types import Reply
 
 Weighting = Literal["records", "uniform"]
 
