@@ -20,7 +20,7 @@ class PrivacySettings:
     ``epsilon``: the budget; sigma is then solved for from the plan, and the run stops before an
     access that would exceed it. ``sigma``: the noise multiplier; with no epsilon, the run reports
     what it spent. ``sampling_rate`` is q; ``expected_batch`` gives it as q = batch / public size.
-    ``public_size``: the number of records that each client is publicly known to have, one or one per
+    ``public_size``: how many records each client is publicly known to have, one number or one per
     client; known data sets have a default. ``classes``: what a client sends: ``all`` classes, or
     those it holds, which the user thereby declares public. ``class_counts``: how many records of
     a class a sample had: from the noisy release, or ``public_size`` spread evenly.
