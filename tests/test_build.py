@@ -115,6 +115,12 @@ def test_sections_resolve_alone() -> None:
         network_task({"name": "mlp"}, (1, 8, 8), 10, Scaling((), ()), "nowhere")
 
 
+def test_the_partition_refuses_settings_that_it_does_not_depend_on() -> None:
+    for key in ({"method": {"nonsense": 1}}, {"model": "nope"}, {"wire": {"up": "x"}}):
+        with pytest.raises(RequestError, match="does not depend on it; leave it out"):
+            resolve_partitioning(key)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_answers_what_generic_code_asks(name: str) -> None:
     """No getattr anywhere: what a method may add is declared, with defaults."""

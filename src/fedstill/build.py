@@ -77,18 +77,24 @@ def path_of(value: Any) -> str:
 class BuiltExperiment:
     """An experiment with everything that runs it.
 
-    ``portable``: another process can build the same from names. Only a private run has ``plan`` and
-    ``ledgers``.
+    ``given_model`` replaces the network that the experiment names, which is built once, when it is
+    first needed (voters never need it). ``portable``: another process can build the same from
+    names. Only a private run has ``plan`` and ``ledgers``.
     """
 
     experiment: Experiment
     dataset: Dataset
     partition: Partition
     method: AnyMethod
-    model: Model
+    given_model: Model | None = None
     portable: bool = True
     plan: PrivatePlan | None = None
     ledgers: Path | None = None
+
+    @cached_property
+    def model(self) -> Model:
+        """The network."""
+        return self.given_model or _named_model(self.experiment, self.dataset)
 
     @cached_property
     def task(self) -> Task:
@@ -112,12 +118,13 @@ class BuiltExperiment:
         sizes = settings.sizes(self.partition.clients, self.dataset.name)
         rate = settings.rate(sizes)
         form = private_form_of(self.method, self.experiment.method["name"], rate)
-        refuse_leaks(settings, form, self.task, self.dataset)
+        refuse_leaks(settings, form, self.method, self.task, self.dataset)
         plan = make_plan(settings, form, rate, sizes, self._public_classes(), self._turns())
         # Sigma is part of the configuration now: a resumed run must not solve for another one.
         privacy = dataclasses.replace(settings, sigma=plan.sigma)
         experiment = dataclasses.replace(self.experiment, privacy=privacy)
-        return dataclasses.replace(self, experiment=experiment, plan=plan)
+        # The model was built for the guards: it is handed on, not built again.
+        return dataclasses.replace(self, experiment=experiment, plan=plan, given_model=self.model)
 
     def with_plan(self, plan: PrivatePlan | None, ledgers: Path | None) -> "BuiltExperiment":
         """The same with a plan that another process made."""
@@ -271,8 +278,7 @@ def assemble(
 ) -> BuiltExperiment:
     """The same for records that are already as the clients have them: nothing is mislabelled."""
     objects = objects or UserObjects()
-    model = objects.model or _named_model(experiment, dataset)
-    return BuiltExperiment(experiment, dataset, partition, method, model, objects.portable)
+    return BuiltExperiment(experiment, dataset, partition, method, objects.model, objects.portable)
 
 
 def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) -> Partition:

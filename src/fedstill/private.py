@@ -124,10 +124,8 @@ class PrivateForm:
     """What a method declares about its private form.
 
     ``accesses``: the largest number of accesses per client and round. ``leaks``: settings of the
-    method that leak records; the run is then refused. ``size_leaks``: those that leak only if the
-    clients' numbers of records are not declared public.
+    method that leak records; the run is then refused.
     """
 
     accesses: int
     leaks: tuple[Leak, ...] = ()
-    size_leaks: tuple[Leak, ...] = ()

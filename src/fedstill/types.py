@@ -36,7 +36,7 @@ from fedstill.rng import Rng
 
 if TYPE_CHECKING:
     from fedstill.models.model import Model
-    from fedstill.private import Private, PrivateForm
+    from fedstill.private import Leak, Private, PrivateForm
     from fedstill.wire.schema import Schema
 
 Params = dict[str, Tensor]
@@ -202,6 +202,12 @@ class Method(ABC, Generic[S, D, C, U]):
     def private_form(self, rate: float) -> "PrivateForm | None":
         """The private form at sampling rate ``rate``; ``None``: there is none."""
         return None
+
+    @property
+    def size_leaks(self) -> "tuple[Leak, ...]":
+        """Settings that reveal a client's exact number of records: a private run is refused unless
+        these numbers are declared public."""
+        return ()
 
     @property
     def replies_needed(self) -> RepliesNeeded:

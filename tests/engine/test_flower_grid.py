@@ -239,22 +239,27 @@ def malformed() -> Iterator[RecordDict]:
     yield RecordDict({"fedstill": data, "bytes": data})
     yield RecordDict({"fedstill": fields, "bytes": fields})
     other = Array(dtype="uint8", shape=(1,), stype="numpy.ndarray", data=b"x")
-    yield RecordDict({"fedstill": fields, "bytes": ArrayRecord({"body": other})})
+    yield RecordDict({"fedstill": fields, "bytes": ArrayRecord({"message": other})})
     yield RecordDict({"fedstill": fields, "bytes": ArrayRecord({"another": other})})
-    whole: dict[str, Any] = msgspec.to_builtins(Answer(1, b"bytes"), builtin_types=(bytes,))
-    bodies: list[Any] = ["text", b"", b"garbage", msgspec.msgpack.encode([1, 2])]
+    small = write_answer(Answer(1, b"bytes"))["fedstill"]
+    yield RecordDict({"fedstill": ConfigRecord({**small, "message": "text"})})
+    yield RecordDict({"fedstill": ConfigRecord({**small, "state": "text"})})
+    yield RecordDict({"fedstill": ConfigRecord({**small, "header": "text"})})
+    whole = msgspec.json.decode(small["header"])
+    headers = [b"", b"garbage", b"[1, 2]", b"{}", b'{"client": 1, "x": ' + b"[" * 10**5]
     changes: list[dict[str, Any]] = [
         {"client": 2},  # it answers for another client
         {"client": "1"},
-        {"message": "text"},
         {"error": 3},
-        {"state": "x"},
-        {"state": b"x" * 10**6},
+        {"stateless": 0},
         {"spent": "yes"},
+        {"another": None},
     ]
-    bodies += [msgspec.msgpack.encode({**whole, **change}) for change in changes]
-    for body in bodies:
-        yield RecordDict({"fedstill": ConfigRecord({"body": body})})
+    headers += [msgspec.json.encode({**whole, **change}) for change in changes]
+    for header in headers:
+        yield RecordDict({"fedstill": ConfigRecord({**small, "header": header})})
+    stateful = {**small, "header": msgspec.json.encode({**whole, "stateless": False})}
+    yield RecordDict({"fedstill": ConfigRecord({**stateful, "state": b"x" * 10**6})})
 
 
 def test_records_of_another_format_are_a_refused_answer() -> None:

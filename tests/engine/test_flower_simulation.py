@@ -209,7 +209,7 @@ def test_the_command_killed_and_resumed_ends_with_the_local_bits(
         timeout=300 * TIMEOUT_FACTOR,
     )
     assert resumed.returncode == 0, resumed.stderr.decode()
-    assert "resuming after round" in resumed.stderr.decode()
+    assert "resumed after round" in resumed.stderr.decode()
     local = subprocess.run([*COMMAND, "--out", "local"], cwd=tmp_path, capture_output=True)
     assert local.returncode == 0, local.stderr.decode()
     model = (tmp_path / "flower" / "model.safetensors").read_bytes()

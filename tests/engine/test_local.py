@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fedstill
+from fedstill.client import Answer, Work
+from fedstill.engine.base import decode_answer, decode_work, encode_answer, encode_work
 from fedstill.engine.local import InProcess, WorkerPool, local_engine
 from fedstill.engine.processes import read_frame, write_frame
-from fedstill.errors import RunError
+from fedstill.errors import RunError, WireError
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.shared.messages import Update, Weights
 from fedstill.runs.folder import RunFolder
@@ -129,3 +133,38 @@ def test_workers_find_modules_where_the_parent_does(
     result = fedstill.run("beside_the_script:Mine", out=tmp_path / "run", **FAST)  # type: ignore[arg-type]
     assert result.summary.status == "done"
     assert not (tmp_path / "run" / ".workers").exists()
+
+
+@given(
+    st.integers(0, 2**62),
+    st.integers(0, 2**62),
+    st.binary(max_size=50),
+    st.none() | st.binary(max_size=50),
+    st.none() | st.text(max_size=20),
+    st.booleans(),
+)
+def test_work_and_answers_come_back_as_they_went(
+    round: int, client: int, message: bytes, state: bytes | None, error: str | None, spent: bool
+) -> None:
+    work = Work(round, client, message, state)
+    assert decode_work(encode_work(work)) == work
+    answer = Answer(client, message, state, error, error, spent, asked=not spent)
+    assert decode_answer(encode_answer(answer)) == answer
+    # What is large is not copied: everything that carries it can send equal parts once.
+    assert encode_work(work)[1] is message
+
+
+@given(st.lists(st.binary(max_size=60), max_size=4))
+def test_garbage_is_neither_work_nor_an_answer(parts: list[bytes]) -> None:
+    for decode in (decode_work, decode_answer):
+        with pytest.raises(WireError):
+            decode(parts)
+
+
+def test_fields_that_nest_without_end_are_refused() -> None:
+    fields, message, state = encode_answer(Answer(1, b"m"))
+    deep = fields[:-1] + b',"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    inside = fields.replace(b'"error":null', b'"error":' + b"[" * 100_000)
+    for hostile in (deep, inside):
+        with pytest.raises(WireError, match="neither work nor an answer"):
+            decode_answer((hostile, message, state))

@@ -166,7 +166,7 @@ def test_classes_with_too_few_holders_for_krum_keep_their_images_and_it_is_said(
     assert after.matched == 1
 
 
-def test_theta_is_drawn_anew_and_ends_as_a_train_from_scratch() -> None:
+def test_theta_is_drawn_anew_and_ends_as_a_network_trained_from_scratch() -> None:
     method = dataclasses.replace(FAST, restart_every=2, steps_theta=0)
     state = method.init(SERVER_CONTEXT)
     replies = replies_at(state, client(0, 1, 2))

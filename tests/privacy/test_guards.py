@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fedstill
+from fedstill.build import UserObjects, build
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.shared.messages import Update, Weights
@@ -156,3 +157,18 @@ def test_a_client_without_records_is_asked_like_any_other() -> None:
     assert setup.partition.sizes.tolist()[1:] == [0, 0]
     assert setup.sample(1) == [0, 1, 2]
     assert torch.equal(torch.tensor(setup.plan.classes[1]), torch.arange(10))  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Counting(FedAvg):
+    """A user's private form that says nothing of weights."""
+
+    def private_form(self, rate: float) -> PrivateForm:
+        return PrivateForm(1)
+
+
+def test_weights_by_records_are_refused_whatever_a_user_s_private_form_says() -> None:
+    objects = UserObjects(Counting(weighting="records"))
+    built = build({**objects.request, "privacy": {"sigma": 1.0}}, objects)
+    with pytest.raises(RequestError, match=r"method\.weighting = records"):
+        built.planned()

@@ -14,6 +14,7 @@ from fedstill.tune.space import (
     Choice,
     Interval,
     Space,
+    check,
     default_space,
     narrowed,
     open_settings,
@@ -120,3 +121,9 @@ def test_a_wrong_training_setting_is_named() -> None:
     with pytest.raises(RequestError, match=r"training\.momentum"):
         suggest(Drawn(None), space)  # type: ignore[arg-type]
     assert as_table(DEFAULT_TRAINING)["momentum"] == 0.9
+
+
+def test_a_training_without_an_epoch_is_refused_before_anything_starts() -> None:
+    space = with_changes(default_space((1, 8, 8)), {"training": {"epochs": [0, 20]}})
+    with pytest.raises(RequestError, match=r"training\.epochs: expected int >= 1"):
+        check(space, (1, 8, 8), 10)

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch import nn
 
 import fedstill
 from fedstill import wire
@@ -217,3 +218,24 @@ def test_other_records_than_the_run_s_are_refused(run: Path, tmp_path: Path) -> 
     (moved / "summary.json").write_text(summary.replace(digest, "0" * 64))
     with pytest.raises(RequestError, match="the data are not those"):
         voters_of(run_of(moved), moved, load_set(moved))
+
+
+class Net(nn.Module):
+    """A network that nobody can build from its name: it takes no shape and no classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.last(x.flatten(1))
+        return logits
+
+
+def test_the_clients_of_a_run_with_a_model_object_can_vote(tmp_path: Path) -> None:
+    """A candidate is not the run's own network, which need not be built."""
+    out = tmp_path / "run"
+    fedstill.run("real", model=Net(), rounds=1, clients=3, workers=1, out=out)
+    found = voters_of(run_of(out), out, load_set(out))
+    task, params = candidate(found)
+    assert found.vote(TABLE, task, params).count == len(found.built.dataset.train)

@@ -92,7 +92,10 @@ def resolve_partitioning(request: Mapping[str, Any]) -> Partitioning:
     if source is not None and source.partition is not None:
         table.setdefault("partition", source.partition)
     names = {field.name for field in dataclasses.fields(Partitioning)}
-    part = convert({k: v for k, v in table.items() if k in names}, Partitioning, "")
+    for key in flat(table):
+        if key.partition(".")[0] not in names:
+            raise RequestError(f"{key}: the partition does not depend on it; leave it out")
+    part = convert(table, Partitioning, "")
     parse_partition(part.partition)
     return dataclasses.replace(part, data=_with_full_paths(part.data))
 

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Self
 
 from fedstill.build import BuiltExperiment
-from fedstill.engine.base import Answer, Engine, Progress, Work, decode_answer, encode
+from fedstill.engine.base import Answer, Engine, Progress, Work, decode_answer, encode_work
 from fedstill.engine.handover import hand_over
 from fedstill.engine.processes import WorkerProcess
 from fedstill.engine.threads import threads
+
+_ADVICE = "; resume with --resume"
 
 
 class InProcess(Engine):
@@ -47,7 +49,7 @@ class WorkerPool(Engine):
     def __enter__(self) -> Self:
         header = hand_over(self._built, self._scratch)
         for _ in range(self._workers):
-            self._processes.append(WorkerProcess("fedstill.engine.worker", header))
+            self._processes.append(WorkerProcess("fedstill.engine.worker", header, _ADVICE))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,7 +92,7 @@ def _serve(
     """Feed one worker until no work is left."""
     try:
         while (work := pending.get()) is not None:
-            process.send({}, [encode(work)])
+            process.send({}, encode_work(work))
             while True:
                 header, parts = process.receive()
                 if "step" in header:
@@ -99,7 +101,7 @@ def _serve(
                     warnings.warn(header["note"], stacklevel=1)
                 else:
                     break
-            answers.put(decode_answer(parts[0]))
+            answers.put(decode_answer(parts))
     except Exception as error:  # a bug of ours must not leave the main thread waiting
         answers.put(error)
 

@@ -48,7 +48,8 @@ class WorkerProcess:
     The first frame tells it what to work on. A worker that cannot start answers with ``fatal``.
     """
 
-    def __init__(self, module: str, header: dict[str, Any]) -> None:
+    def __init__(self, module: str, header: dict[str, Any], advice: str = "") -> None:
+        self._advice = advice  # to a user whose worker died
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -93,7 +94,7 @@ class WorkerProcess:
             self._process.wait(timeout=5)
         killed = self._process.returncode == -signal.SIGKILL
         reason = "was killed (out of memory?)" if killed else f"ended ({self._process.returncode})"
-        return f"{reason}; resume with --resume"
+        return f"{reason}{self._advice}"
 
 
 class Parent:

@@ -10,7 +10,7 @@ import warnings
 
 import torch
 
-from fedstill.engine.base import decode_work, encode
+from fedstill.engine.base import decode_work, encode_answer
 from fedstill.engine.handover import rebuild
 from fedstill.engine.processes import Parent
 
@@ -38,10 +38,10 @@ def main() -> None:
 
     while True:
         try:
-            _, (data,) = parent.receive()
+            _, parts = parent.receive()
         except EOFError:
             return
-        parent.send({}, [encode(built.runner.answer(decode_work(data), progress))])
+        parent.send({}, encode_answer(built.runner.answer(decode_work(parts), progress)))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ from msgspec import Meta
 from fedstill.methods.shared.distribution_matching import DistributionMatching
 from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
-from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import PrivateForm
 from fedstill.steps.classes import Initial, labels_for
 from fedstill.steps.distil import PixelSteps
@@ -66,7 +65,7 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
         return replace(super().pixels, patience=self.patience, tolerance=self.tolerance)
 
     def private_form(self, rate: float) -> PrivateForm:
-        return PrivateForm(self.iterations, self.matching_leaks, weighting_leaks(self.weighting))
+        return PrivateForm(self.iterations, self.matching_leaks)
 
     def init_client(self, task: Task) -> LastSet | None:
         return LastSet() if self.warm_start else None

@@ -43,7 +43,6 @@ from torch import Tensor
 from fedstill.methods.shared.messages import LastSet, Region
 from fedstill.methods.shared.pixels import PixelSettings
 from fedstill.methods.shared.trusted_descent import Approximation, TrustedDescent
-from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import Leak, PrivateForm
 from fedstill.records import SyntheticSet
 from fedstill.steps.arithmetic import norm, subtract
@@ -96,7 +95,7 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
 
     def private_form(self, rate: float) -> PrivateForm:
         accesses = self.trajectories * self.trajectory_steps * self.real_batches
-        return PrivateForm(accesses, self.leaks, weighting_leaks(self.weighting))
+        return PrivateForm(accesses, self.leaks)
 
     @property
     def leaks(self) -> tuple[Leak, ...]:

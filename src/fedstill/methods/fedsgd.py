@@ -20,7 +20,7 @@ from msgspec import Meta
 from fedstill.methods.shared.messages import Update, Weights, update_schema
 from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
 from fedstill.methods.shared.weights_down import WeightsDown
-from fedstill.private import PrivateForm
+from fedstill.private import Leak, PrivateForm
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add
 from fedstill.steps.gradient import full_gradient
@@ -39,7 +39,11 @@ class FedSGD(Aggregating, WeightsDown[Update]):  # lines 1 and 3: WeightsDown
     weighting: Weighting = "records"
 
     def private_form(self, rate: float) -> PrivateForm:
-        return PrivateForm(accesses=1, size_leaks=weighting_leaks(self.weighting))
+        return PrivateForm(accesses=1)
+
+    @property
+    def size_leaks(self) -> tuple[Leak, ...]:
+        return weighting_leaks(self.weighting)
 
     def upload(self, task: Task) -> Schema[Update]:
         return update_schema(task)

@@ -103,7 +103,11 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
             why = "the clients' losses on their records would be sent without noise"
             remedy = "set method.report_losses = false"
             leaks.append(Leak("report_losses", self.report_losses, why, remedy))
-        return PrivateForm(self.iterations, tuple(leaks), weighting_leaks(self.weighting))
+        return PrivateForm(self.iterations, tuple(leaks))
+
+    @property
+    def size_leaks(self) -> tuple[Leak, ...]:
+        return weighting_leaks(self.weighting)
 
     def example(self, task: Task) -> Example:
         """The shapes of one synthetic example."""

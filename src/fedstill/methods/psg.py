@@ -27,7 +27,6 @@ from torch import Tensor
 
 from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
-from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import PrivateForm
 from fedstill.records import SyntheticSet
 from fedstill.steps.classes import labels_for, noise_for
@@ -55,8 +54,7 @@ class PSG(SurrogateTraining[LastSet]):
     radius: Annotated[float, Meta(ge=0)] = 1e6  # unlimited: the set is no surrogate around w
 
     def private_form(self, rate: float) -> PrivateForm:
-        accesses = self.restarts * self.gradients
-        return PrivateForm(accesses, size_leaks=weighting_leaks(self.weighting))
+        return PrivateForm(self.restarts * self.gradients)
 
     def init_client(self, task: Task) -> LastSet:
         return LastSet()

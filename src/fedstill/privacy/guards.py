@@ -23,9 +23,11 @@ def private_form_of(method: AnyMethod, name: str, rate: float) -> PrivateForm:
     return form
 
 
-def refuse_leaks(settings: PrivacySettings, form: PrivateForm, task: Task, data: Dataset) -> None:
+def refuse_leaks(
+    settings: PrivacySettings, form: PrivateForm, method: AnyMethod, task: Task, data: Dataset
+) -> None:
     """Refuse a run whose settings would leak records besides the noisy releases."""
-    of_sizes = form.size_leaks if settings.public_size is None else ()
+    of_sizes = method.size_leaks if settings.public_size is None else ()
     for leak in (*form.leaks, *of_sizes):
         raise RequestError(f"method.{leak.setting} = {leak.value}: {leak.why}; {leak.remedy}")
     if settings.scaling != "public" and not _known(data):

@@ -201,10 +201,6 @@ class RunFolder:
         """Replace ``model.safetensors``. No time or path goes in: equal runs, equal bytes."""
         write_atomically(self.path / "model.safetensors", tree.pack(params, header))
 
-    def read_model(self) -> Params:
-        """The model at the end of the run."""
-        return tree.unpack((self.path / "model.safetensors").read_bytes())[0]
-
     def write_synthetic(self, sets: Mapping[int, SyntheticSet], metadata: SetMetadata) -> None:
         """Keep a round's synthetic sets. A resumed round writes the same bytes again."""
         save_sets(self.path / "synthetic" / set_name(metadata.round), sets, metadata)

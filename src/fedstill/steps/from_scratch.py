@@ -30,7 +30,7 @@ def train_from_scratch(task: Task, synthetic: SyntheticSet, rng: Rng, training: 
         ("warm", training.epochs - cool, training.learning_rate),
         ("cool", cool, training.learning_rate * _COOLING),
     ):
-        half = replace(training, epochs=epochs, learning_rate=rate)
+        half = replace(training, epochs=epochs, learning_rate=rate, schedule="constant")
         params = fit(task, params, synthetic.images, synthetic.labels, rng.at(part), half)
     return params
 

@@ -31,7 +31,7 @@ class Training:
     learning_rate: Annotated[float, Meta(gt=0)]
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     batch_size: Annotated[int, Meta(ge=1)] = 256
-    epochs: Annotated[int, Meta(ge=0)] = 1
+    epochs: Annotated[int, Meta(ge=1)] = 1
     schedule: Schedule = "constant"
     augment: Augment = "none"
     flip: bool = False

@@ -20,9 +20,10 @@ import msgspec
 import torch
 
 from fedstill import wire
-from fedstill.build import BuiltExperiment, build
+from fedstill.build import BuiltExperiment, build_resolved
 from fedstill.client import ClientRunner, Work
-from fedstill.data import Partition
+from fedstill.config.resolve import resolve_with_method
+from fedstill.data import Partition, load
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.shared.messages import MANY
 from fedstill.records import Records
@@ -172,14 +173,16 @@ def voters_of(run: RunFolder | None, path: Path, stored: StoredSet) -> Voters:
             f"--objective vote: {path} is not in a run folder, so there are no clients to ask; "
             "use --objective holdout"
         )
-    partition = Partition.load(run.path / "partition.safetensors")
-    built = build(run.read_config(), partition=partition)
-    refuse_other_data(path, stored, built.dataset)
-    if built.dataset.fingerprint != run.read_summary().data_sha256:
+    experiment, method = resolve_with_method(run.read_config())
+    dataset = load(experiment.data)
+    refuse_other_data(path, stored, dataset)
+    if dataset.fingerprint != run.read_summary().data_sha256:
         raise RequestError(
             f"--objective vote: the data are not those of the run in {run.path}; restore them, or "
             "use --objective holdout"
         )
+    partition = Partition.load(run.path / "partition.safetensors")
+    built = build_resolved(experiment, method, dataset=dataset, partition=partition)
     return Voters(built.planned().with_ledgers(run.path / "ledger"))
 
 

@@ -12,11 +12,20 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedstill.engine.base import Answer, Work, decode_answer, decode_work, encode
+from fedstill.engine.base import (
+    Answer,
+    Encoded,
+    Work,
+    decode_answer,
+    decode_work,
+    encode_answer,
+    encode_work,
+)
 from fedstill.engine.flower.node import KEY_BYTES
 from fedstill.errors import WireError
 
-_FIELDS, _BYTES, _BODY = "fedstill", "bytes", "body"
+_FIELDS, _BYTES = "fedstill", "bytes"
+_HEADER, _MESSAGE, _STATE = "header", "message", "state"
 _STYPE = "fedstill.wire"
 _LARGE = 4 * 2**20
 _MOST_DESCRIPTION = 2**20  # characters of an experiment's description
@@ -50,7 +59,7 @@ def read_introduction(records: RecordDict) -> Introduction:
 
 def write_work(work: Work, experiment: str) -> RecordDict:
     """What one client is asked to do."""
-    return _with_body({"experiment": _packed(experiment)}, encode(work))
+    return _with_parts({"experiment": _packed(experiment)}, encode_work(work))
 
 
 def read_experiment(records: RecordDict) -> str:
@@ -64,18 +73,18 @@ def read_experiment(records: RecordDict) -> str:
 
 def read_work(records: RecordDict) -> Work:
     """The work in a message down."""
-    return decode_work(_body(records))
+    return decode_work(_parts(records))
 
 
 def write_answer(answer: Answer) -> RecordDict:
     """The client's answer."""
-    return _with_body({}, encode(answer))
+    return _with_parts({}, encode_answer(answer))
 
 
 def read_answer(records: RecordDict, client: int) -> Answer:
     """The answer of this client. Malformed records give a refused answer."""
     try:
-        answer = decode_answer(_body(records))
+        answer = decode_answer(_parts(records))
         if answer.client != client:
             raise WireError("it answers for another client")
         if answer.state is not None and len(answer.state) != KEY_BYTES:  # it is checkpointed
@@ -84,8 +93,8 @@ def read_answer(records: RecordDict, client: int) -> Answer:
         return Answer(client, error=f"refused: {error}")
     return replace(
         answer,
-        error=None if answer.error is None else answer.error[:_MOST_ERROR],
-        traceback=None if answer.traceback is None else answer.traceback[: 10 * _MOST_ERROR],
+        error=(answer.error or "")[:_MOST_ERROR] or None,
+        traceback=(answer.traceback or "")[: 10 * _MOST_ERROR] or None,
         asked=True,
     )
 
@@ -95,20 +104,27 @@ def _packed(text: str) -> bytes:
     return zlib.compress(text.encode(), 9)
 
 
-def _with_body(fields: dict[str, Any], data: bytes) -> RecordDict:
-    if len(data) <= _LARGE:
-        return RecordDict({_FIELDS: ConfigRecord({**fields, _BODY: data})})
-    array = Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
-    arrays = ArrayRecord(OrderedDict({_BODY: array}))
+def _with_parts(fields: dict[str, Any], parts: Encoded) -> RecordDict:
+    header, message, state = parts
+    fields = {**fields, _HEADER: header, _STATE: state}
+    if len(message) <= _LARGE:
+        return RecordDict({_FIELDS: ConfigRecord({**fields, _MESSAGE: message})})
+    array = Array(dtype="uint8", shape=(len(message),), stype=_STYPE, data=message)
+    arrays = ArrayRecord(OrderedDict({_MESSAGE: array}))
     return RecordDict({_FIELDS: ConfigRecord(fields), _BYTES: arrays})
 
 
-def _body(records: RecordDict) -> bytes:
+def _parts(records: RecordDict) -> Encoded:
     fields = _fields(records)
-    if _BODY in fields:
-        return _bytes(fields, _BODY)
+    return _bytes(fields, _HEADER), _message(records), _bytes(fields, _STATE)
+
+
+def _message(records: RecordDict) -> bytes:
+    fields = _fields(records)
+    if _MESSAGE in fields:
+        return _bytes(fields, _MESSAGE)
     record = records.get(_BYTES)
-    array = record.get(_BODY) if isinstance(record, ArrayRecord) else None
+    array = record.get(_MESSAGE) if isinstance(record, ArrayRecord) else None
     if not isinstance(array, Array) or array.stype != _STYPE:
         raise WireError("the records hold no fedstill message")
     return bytes(array.data)

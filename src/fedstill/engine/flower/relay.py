@@ -15,7 +15,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedstill.config import Experiment, resolve
-from fedstill.engine.base import decode_work, encode
+from fedstill.engine.base import decode_work, encode_answer
 from fedstill.engine.flower.description import Description, read_description
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.engine.flower.node import RELAY_SOCKET, SIMULATION
@@ -48,7 +48,7 @@ def relay(grid: Grid, context: Context) -> None:
             if text not in engines:
                 experiment = _without_join_timeout(read_description(text))
                 engines[text] = GridEngine(grid, experiment, text)
-            works = [decode_work(part) for part in parts]
+            works = [decode_work([parts[i] for i in places]) for places in header["works"]]
             for answer in engines[text].exchange(works, lambda _client, _step, _steps: None):
-                write_frame(stream, {}, [encode(answer)])
+                write_frame(stream, {}, encode_answer(answer))
             write_frame(stream, {"done": True})

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ import tomli_w
 
 from fedstill.build import BuiltExperiment
 from fedstill.config.nested import Table
-from fedstill.engine.base import Answer, Engine, Progress, Work, decode_answer, encode
+from fedstill.engine.base import Answer, Engine, Progress, Work, decode_answer, encode_work
 from fedstill.engine.flower import require_flower, supervisor
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.environment import command, flower_environment
@@ -160,9 +161,13 @@ class Simulation:
     def exchange(self, text: str, works: Sequence[Work]) -> Iterator[Answer]:
         """The answers of all these clients, as they arrive."""
         try:
-            write_frame(self._stream, {"experiment": text}, [encode(work) for work in works])
+            encoded = [encode_work(work) for work in works]
+            # The broadcast is the same for all: it is sent once.
+            distinct = {part: i for i, part in enumerate(dict.fromkeys(chain(*encoded)))}
+            places = [[distinct[part] for part in parts] for parts in encoded]
+            write_frame(self._stream, {"experiment": text, "works": places}, list(distinct))
             while not (frame := read_frame(self._stream))[0].get("done"):
-                yield decode_answer(frame[1][0])
+                yield decode_answer(frame[1])
         except (EOFError, OSError):
             raise RunError(
                 f"Flower's simulation ended ({self._log_tail()}); resume with --resume"

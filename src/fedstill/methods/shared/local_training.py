@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from fedstill.methods.shared.messages import Update
 from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
-from fedstill.private import PrivateForm
+from fedstill.private import Leak, PrivateForm
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add, subtract
 from fedstill.steps.local_sgd import local_sgd, private_steps, steps_of
@@ -67,7 +67,11 @@ class LocalTraining(LocalSteps, Aggregating):
 
     def private_form(self, rate: float) -> PrivateForm | None:
         accesses = private_steps(self.local_epochs, rate, self.local_steps)
-        return PrivateForm(accesses, size_leaks=weighting_leaks(self.weighting))
+        return PrivateForm(accesses)
+
+    @property
+    def size_leaks(self) -> tuple[Leak, ...]:
+        return weighting_leaks(self.weighting)
 
     def local_update(self, ctx: ClientContext, start: Params) -> Params:
         """The change of ``start`` by local training: line 4."""

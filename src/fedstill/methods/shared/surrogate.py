@@ -12,6 +12,8 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.methods.shared.messages import MANY, Weights, set_specs, weights_schema
+from fedstill.methods.shared.weighting import weighting_leaks
+from fedstill.private import Leak
 from fedstill.records import SyntheticSet
 from fedstill.steps.fit import fit
 from fedstill.steps.training import Training
@@ -74,6 +76,10 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # the paper: 0.01
     server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9  # the paper: 0
     server_batch: Annotated[int, Meta(ge=1)] = 256
+
+    @property
+    def size_leaks(self) -> tuple[Leak, ...]:
+        return weighting_leaks(self.weighting)
 
     def init(self, ctx: ServerContext) -> Surrogate:
         return Surrogate(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1

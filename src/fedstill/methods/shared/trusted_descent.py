@@ -14,6 +14,8 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.methods.shared.messages import MANY, Region, region_schema, set_specs
+from fedstill.methods.shared.weighting import weighting_leaks
+from fedstill.private import Leak
 from fedstill.records import SyntheticSet
 from fedstill.steps.arithmetic import add, norm, subtract, weighted_sum
 from fedstill.steps.gradient import batch_gradient, tracked
@@ -62,6 +64,10 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.2  # eta in round 1; the paper: 0.01
     decay: Literal["cosine", "none"] = "cosine"  # of eta, over the rounds
     weighting: Literal["records", "uniform"] = "records"
+
+    @property
+    def size_leaks(self) -> tuple[Leak, ...]:
+        return weighting_leaks(self.weighting)
 
     def init(self, ctx: ServerContext) -> Global:
         return Global(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
