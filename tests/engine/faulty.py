@@ -39,7 +39,7 @@ def work(message: Message, context: Context) -> Message:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
     if fault == "raise":
-        setattr(ClientRunner, "_answer", _raise)  # noqa: B010
+        setattr(ClientRunner, "context", _raise)  # noqa: B010
     if fault == "hang":
         time.sleep(3600)
     if fault == "die":
@@ -54,7 +54,7 @@ def work(message: Message, context: Context) -> Message:
     return Message(write_answer(spoilt), reply_to=message)
 
 
-def _raise(*_: object) -> Answer:
+def _raise(*_: object) -> None:
     raise ValueError("a record of patient 4711")
 
 
