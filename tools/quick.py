@@ -1,7 +1,7 @@
 """``make quick``: the tests near what was changed, then conformance on the toy problems.
 
 Changed is what git says: the uncommitted changes, or the last commit where there are none. Near are
-the test that mirrors a module, the tests that import it, and changed tests themselves. After 45
+the test that mirrors a module, the tests that import it, and changed tests themselves. After 40
 seconds no further test is begun (a third of them is conformance's): `make test` is the whole of it.
 """
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SECONDS = 45
+SECONDS = 40
 CONFORMANCE = "tests/methods/test_conformance.py"
 # Everything imports these: their importers are the whole suite, which is no neighbourhood.
 SHARED = {"types", "records", "rng", "errors", "files", "version", "config.nested", "wire.tree"}
