@@ -115,9 +115,8 @@ def tune(
     held_out_rows(stored.classes, holdout, Rng(seed))  # refuses a set that is too small
     voters = voters_of(run, path, stored) if objective == "vote" else None
     begun = study or (Path(out) / _STUDY if out else None)
-    if voters is not None:
-        if not (begun and Path(begun).exists()):
-            refuse_overspending(voters, trials * repeats)  # the ledgers stop a resumed one
+    if voters is not None and not (begun and Path(begun).exists()):
+        refuse_overspending(voters, trials * repeats)  # the ledgers stop a resumed one
     judge = Judge(stored, seed, holdout, repeats, device, voters)
     experiment = {
         "set": set_digest(stored),
