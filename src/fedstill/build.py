@@ -188,14 +188,15 @@ class BuiltExperiment:
         """The clients that may be sampled: those with records.
 
         With privacy on and its classes not public, this would reveal which clients are empty: then
-        all may be sampled. Nodes with their own data are assumed to have records.
+        all may be sampled. Nodes with their own data are assumed to have records, and so are all
+        clients on a node that has not opened any.
         """
         privacy = self.experiment.privacy
         rule = parse_partition(self.experiment.partition)
         if rule.on_nodes or (privacy is not None and privacy.classes == "all"):
             return list(range(self.partition.clients))
         clients: list[int] = self.partition.sizes.nonzero().flatten().tolist()
-        return clients
+        return clients or list(range(self.partition.clients))
 
     @property
     def clients_per_round(self) -> int:

@@ -8,7 +8,7 @@ Rows are counted from 0, as pandas and pyarrow do.
 import bisect
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,9 @@ def parquet_table(path: Path) -> Table:
 class Rows:
     """The tables (shards) of a split as one sequence of rows."""
 
-    def __init__(self, tables: Sequence[Table]) -> None:
-        self.tables = [table for table in tables if table.rows]
+    def __init__(self, tables: Sequence[Table], *, empty: bool = False) -> None:
+        """``empty``: there may be no rows at all."""
+        self.tables = [table for table in tables if table.rows or empty]
         if not self.tables:
             raise RequestError(f"{tables[0].place}: the file holds no records")
         self._ends = list(itertools.accumulate(table.rows for table in self.tables))
@@ -143,6 +144,17 @@ class Rows:
                 decode_images(encoded, form, room, place)
                 start += len(encoded)
         return torch.from_numpy(out)
+
+    def encoded(self, column: str) -> Iterator[Encoded]:
+        """All images as they are stored, in order."""
+        for table in self.tables:
+            for chunk in table.batches(column):
+                yield from _encoded(chunk, column, table.place)
+
+    def values(self, column: str) -> list[Any]:
+        """A whole column as it is; None where it has holes."""
+        chunks = (chunk for table in self.tables for chunk in table.batches(column))
+        return [value for chunk in chunks for value in chunk.to_pylist()]
 
     def first_image(self, column: str) -> Encoded:
         """The image that decides the form of all."""
