@@ -210,6 +210,34 @@ class Deployment:
         return (self.folder / "run" / "model.safetensors").read_bytes()
 
 
+class Service:
+    """Starts a program again whenever it ends, as systemd does with a service file of the app."""
+
+    def __init__(self, deployment: Deployment, name: str, file: str, arguments: list[str]) -> None:
+        lines = (deployment.app / "services" / file).read_text().splitlines()
+        assert "Restart=always" in lines
+        self._pause = float(*(x.partition("=")[2] for x in lines if x.startswith("RestartSec=")))
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(deployment, name, arguments), daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self, deployment: Deployment, name: str, arguments: list[str]) -> None:
+        while not self._over.is_set():
+            process = deployment.start(name, arguments)
+            while process.poll() is None and not self._over.is_set():
+                self._over.wait(0.1)
+            self._over.wait(self._pause)
+
+
 class Tap:
     """A recording proxy: forwards bytes to a port and keeps what went either way."""
 
