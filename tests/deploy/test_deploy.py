@@ -18,6 +18,7 @@ from fedstill.deploy import check_app
 from fedstill.deploy.app import Address
 from fedstill.deploy.keys import make_certificates, make_node_key
 from fedstill.deploy.nodes import BoundNode, fingerprint, read_nodes, write_nodes
+from fedstill.deploy.services import superlink_service, supernode_service
 from fedstill.engine.flower.environment import QUIET
 from fedstill.errors import RequestError
 
@@ -308,3 +309,13 @@ def test_services_are_what_systemd_expects(folder: Path, tmp_path: Path) -> None
         )
         ours = [line for line in done.stderr.splitlines() if file.name.split("@")[0] in line]
         assert not ours, done.stderr
+
+
+def test_the_guide_prints_the_services_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/srv/venv/bin/python")
+    guide = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    printed = [part.split("```", 1)[0] for part in guide.split("```ini\n")[1:]]
+    assert printed == [
+        superlink_service(Path("/srv/app"), 8443),
+        supernode_service(f"{HOST}:8443", own_data=True),
+    ]
