@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fedstill.config.experiment import EngineSettings, Experiment, Partitioning
-from fedstill.config.nested import Table, as_table, convert, flat, without_none
+from fedstill.config.nested import Table, as_table, convert, flat, refuse_deep, without_none
 from fedstill.config.registry import build_method, find_method, find_model, settings_of
 from fedstill.data import CHARACTERS, SOURCES, DataSettings, Source, parse_partition
 from fedstill.errors import RequestError, did_you_mean
@@ -118,6 +118,7 @@ def check_types(request: Mapping[str, Any]) -> None:
 
 def spelled_out(request: Mapping[str, Any]) -> Table:
     """The request without open options, and ``method = "fedavg"`` written as a table."""
+    refuse_deep(dict(request), "configuration")
     return {
         key: {"name": value} if key in _SHORTHANDS and isinstance(value, str) else value
         for key, value in without_none(request).items()

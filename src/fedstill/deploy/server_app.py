@@ -10,9 +10,9 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from rich.console import Console
 
 from fedstill.config.nested import read_toml
+from fedstill.draw.console import Console
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.federation import Federation

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedstill.errors import BudgetSpent, RunError
+from fedstill.errors import UNREADABLE, BudgetSpent, RunError
 from fedstill.files import append_line
 
 MECHANISM = "poisson-sampled gaussian"
@@ -62,7 +62,7 @@ class Ledger:
     def _accesses(self, line: bytes) -> int:
         try:
             access = msgspec.json.decode(line, type=Access)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return 1  # a truncated or damaged line counts as an access
         if (access.q, access.sigma) != (self.rate, self.sigma):
             raise RunError(

@@ -5,15 +5,14 @@ Only a folder that holds no run at all is refused.
 """
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from fedstill.config.nested import Table, flat
-from fedstill.errors import RequestError
+from fedstill.config.nested import Table, flat, read_toml
+from fedstill.errors import UNREADABLE, RequestError
 from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
 from fedstill.version import VERSION
@@ -85,9 +84,9 @@ def _config(path: Path, notes: list[str]) -> Table | None:
         notes.append("config.toml is missing: the settings are not known")
         return None
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        notes.append(f"config.toml cannot be read: {error}")
+        return read_toml(file)
+    except RequestError as error:
+        notes.append(f"config.toml cannot be read: {str(error).removeprefix(f'{file}: ')}")
         return {}
 
 
@@ -105,7 +104,7 @@ def _is(value: Any, kind: Any) -> bool:
     """Whether a value is of the kind that its name promises; unknown names are skipped."""
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError:
+    except UNREADABLE:
         return False
     return kind is not None
 
@@ -134,7 +133,7 @@ def _metrics(line: bytes) -> RoundMetrics | None:
         details = table.get("details") or {}
         table["details"] = {k: v for k, v in details.items() if isinstance(v, int | float)}
         return msgspec.convert(table, RoundMetrics, strict=False)
-    except (msgspec.MsgspecError, AttributeError):
+    except (AttributeError, *UNREADABLE):
         return None
 
 
@@ -176,7 +175,7 @@ def _sessions(path: Path) -> list[Session]:
     for line in file.read_bytes().splitlines() if file.exists() else []:
         try:
             found.append(msgspec.json.decode(line, type=Session))
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             continue  # cut short by a kill
     return found
 
@@ -186,7 +185,7 @@ def _decoded(path: Path, kind: type[T], notes: list[str]) -> T | None:
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         notes.append(f"{path.name} cannot be read: {error}")
         return None
 

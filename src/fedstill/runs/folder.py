@@ -30,8 +30,9 @@ import tomli_w
 from fedstill.config import changed_keys
 from fedstill.config.nested import Table, read_toml
 from fedstill.data import Partition
-from fedstill.errors import RequestError, RunError
+from fedstill.errors import UNREADABLE, RequestError, RunError
 from fedstill.files import append_line, write_atomically
+from fedstill.printable import printable
 from fedstill.records import SyntheticSet
 from fedstill.runs.checkpoint import Checkpoints
 from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
@@ -171,7 +172,7 @@ class RunFolder:
         for line in lines:
             try:
                 metrics = msgspec.json.decode(line, type=RoundMetrics)
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 continue
             if up_to is None or metrics.round <= up_to:
                 rounds[metrics.round] = metrics
@@ -194,7 +195,7 @@ class RunFolder:
             return msgspec.json.decode(path.read_bytes(), type=Summary)
         except OSError as error:
             raise RunError(f"{path}: {error.strerror}") from error
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise RunError(f"{path}: {error}") from error
 
     def write_model(self, params: Params, header: Mapping[str, Any]) -> None:
@@ -215,4 +216,4 @@ class RunFolder:
 
     def log_error(self, text: str) -> None:
         """Keep a traceback, to find the cause."""
-        append_line(self.path / "errors.log", text.encode())
+        append_line(self.path / "errors.log", printable(text).encode())

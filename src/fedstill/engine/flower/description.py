@@ -9,7 +9,7 @@ import msgspec
 
 from fedstill.build import BuiltExperiment
 from fedstill.config.nested import Table
-from fedstill.errors import WireError
+from fedstill.errors import UNREADABLE, WireError
 from fedstill.version import VERSION
 
 
@@ -55,5 +55,5 @@ def read_description(text: str) -> Description:
     """The description that came with a message."""
     try:
         return msgspec.json.decode(text, type=Description)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise WireError(f"the description of the experiment cannot be read: {error}") from error
