@@ -18,13 +18,13 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as format_tensors
 from torch import Tensor
 
-from fedstill.errors import UNREADABLE
+from fedstill.errors import UNREADABLE, WireError
 from fedstill.files import HEADER, read_safetensors
 
 _TENSOR = "#"  # where the skeleton points to a tensor of the same dotted name
 
 
-class MalformedError(ValueError):
+class MalformedError(WireError, ValueError):
     """Bytes or values that do not have the shape of the type they should become."""
 
 
