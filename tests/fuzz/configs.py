@@ -20,7 +20,8 @@ _REQUESTS: tuple[dict[str, Any], ...] = (
     {"method": "dynafed", "corrupt": {}, "engine": {"workers": 2, "round_timeout": 5.0}},
 )
 _VALUES = (
-    "0", "1", "2", "0.5", '"iid"', "-1", "1e400", "nan", "-inf", '""', '"x"', "true", "[]", "{}", "[[1], [2]]", "{a = 1}",
+    "0", "1", "2", "0.5", '"iid"', "-1", "1e400", "nan", "-inf", '""', '"x"', "true", "[]", "{}",
+    "[[1], [2]]", "{a = 1}",
     "1979-05-27T07:32:00Z", "07:32:00", "0xffffffffffffffffffff", "9" * 5000, "'''a\nb'''",
     '"\\u0000"', '"\\u202e"', "[" * 30 + "]" * 30, '"../.."', '"hub:a/b"', '"~nobody/x"',
 )  # fmt: skip
