@@ -33,7 +33,7 @@ from fedstill.data import (
     partition,
 )
 from fedstill.errors import RequestError, RunError
-from fedstill.models import MODELS, Model
+from fedstill.models import MODELS, Model, separate
 from fedstill.privacy.guards import private_form_of, refuse_leaks
 from fedstill.privacy.plan import PrivatePlan, make_plan
 from fedstill.records import Records, Scaling
@@ -93,8 +93,9 @@ class BuiltExperiment:
 
     @cached_property
     def model(self) -> Model:
-        """The network."""
-        return self.given_model or _named_model(self.experiment, self.dataset)
+        """The network; with privacy on, one that cannot mix records."""
+        model = self.given_model or _named_model(self.experiment, self.dataset)
+        return model if self.experiment.privacy is None else separate(model)
 
     @cached_property
     def task(self) -> Task:
@@ -187,14 +188,15 @@ class BuiltExperiment:
         """The clients that may be sampled: those with records.
 
         With privacy on and its classes not public, this would reveal which clients are empty: then
-        all may be sampled. Nodes with their own data are assumed to have records.
+        all may be sampled. Nodes with their own data are assumed to have records, and so are all
+        clients on a node that has not opened any.
         """
         privacy = self.experiment.privacy
         rule = parse_partition(self.experiment.partition)
         if rule.on_nodes or (privacy is not None and privacy.classes == "all"):
             return list(range(self.partition.clients))
         clients: list[int] = self.partition.sizes.nonzero().flatten().tolist()
-        return clients
+        return clients or list(range(self.partition.clients))
 
     @property
     def clients_per_round(self) -> int:

@@ -18,7 +18,8 @@ for _ in range(2000):
 FILES = {
     "deep lists": b"a = " + b"[" * 100_000,
     "deep tables": b".".join([b"a"] * 3000) + b" = 1",
-    "many levels": b".".join([b"a"] * 100) + b" = 1",
+    "a long key": b"a." * 2**16 + b"a = 1",
+    "many levels": b".".join([b"a"] * 90) + b" = 1",
     "5,000 digits": b"seed = " + b"9" * 5000,
     "bad UTF-8": b'method = "\xff\xfe"',
     "large": b"# " + b"x" * 2**21,
@@ -42,6 +43,7 @@ def test_a_hostile_file_is_one_line(tmp_path: Path, what: str) -> None:
     [
         ("seed=" + "9" * 5000, "4300 digits"),
         ("seed=" + "[" * 100_000, "nested too deep"),
+        ("seed={" + "a." * 50_000 + "a=1}", "more than 100 dots"),
         ("seed=" + "[" * 50 + "]" * 50, "nested more than 20 deep"),
     ],
 )
@@ -79,3 +81,18 @@ def test_the_command_line_says_one_line(tmp_path: Path, what: str) -> None:
     assert done.stderr.count("\n") == 1
     assert "\x1b" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"name": "x" * 5000},
+        {"name": "a\x00b"},
+        {"name": "digits", "dir": "~nobody-of-this-name/x"},
+        {"name": "digits", "dir": "x" * 5000},
+        {"name": "digits", "vocabulary": "\x00"},
+    ],
+)
+def test_what_cannot_be_a_path_is_refused(data: dict[str, str]) -> None:
+    with pytest.raises(RequestError, match="data"):
+        resolve({"method": "fedavg", "data": data})

@@ -328,3 +328,12 @@ def test_a_dictionary_that_explodes(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
     assert "fedstill: " in done.stderr
+
+
+def test_a_label_that_is_no_text_does_not_count_where_privacy_is_on(tmp_path: Path) -> None:
+    """An error would tell that the record is there."""
+    labels = pa.array([b"a", b"\xff\xfe", b"b"]).view(pa.string())
+    folder = parquet(tmp_path / "set", pa.table({"image": images(3), "label": labels}))
+    with pytest.warns(UserWarning, match="1 of 3 records do not fit"):
+        split = load_node_data(folder, DataSettings(), (1, 4, 4), ("a", "b"), tolerant=True)
+    assert split.labels.tolist() == [0, 1]

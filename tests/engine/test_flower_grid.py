@@ -21,7 +21,6 @@ from fedstill.config import resolve
 from fedstill.engine.flower import grid as grid_module
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.engine.flower.records import (
-    Introduction,
     read_answer,
     read_experiment,
     read_introduction,
@@ -31,6 +30,7 @@ from fedstill.engine.flower.records import (
     write_query,
     write_work,
 )
+from fedstill.engine.flower.turn import Introduction
 from fedstill.errors import WireError
 
 pytestmark = pytest.mark.slow  # with the others that need Flower

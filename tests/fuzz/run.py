@@ -76,7 +76,7 @@ def try_case(make: Any, check: Any, rng: Random) -> str:
         return f"longer than {LONGEST} seconds"
     except Exception as error:
         if not is_refusal(error):
-            return "".join(traceback.format_exception(error)[-3:])
+            return "".join(traceback.format_exception(error)[-3:])[:2000]
         verdict = "refused"
     else:
         verdict = "accepted"

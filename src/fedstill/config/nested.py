@@ -14,7 +14,8 @@ from fedstill.errors import UNREADABLE, RequestError, did_you_mean
 T = TypeVar("T")
 Table = dict[str, Any]
 
-_MOST_BYTES = 2**20  # of a configuration file
+_MOST_BYTES = 2**18  # of a configuration file
+_MOST_DOTS = 100  # of a line
 _MOST_SHOWN = 200  # characters of a wrong value
 _MOST_DEPTH = 20  # of tables and lists in each other
 
@@ -30,7 +31,7 @@ def read_toml(path: Path) -> Table:
     if len(data) > _MOST_BYTES:
         raise RequestError(f"{path}: more than {_MOST_BYTES:,} bytes, which no configuration needs")
     try:
-        table = tomllib.loads(text.replace("\r\n", "\n"))
+        table = _parsed(text)
     except UNREADABLE as error:
         raise RequestError(f"{path}: not valid TOML: {_complaint(error)}") from error
     return refuse_deep(table, str(path))
@@ -42,11 +43,18 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise RequestError(f"--set {text}: write it as KEY=VALUE, e.g. method.local_epochs=5")
     try:
-        return key.strip(), refuse_deep(tomllib.loads(f"value = {value}"), "--set")["value"]
+        return key.strip(), refuse_deep(_parsed(f"value = {value}"), "--set")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
     except UNREADABLE as error:
         raise RequestError(f"--set {key.strip()}: {_complaint(error)}") from error
+
+
+def _parsed(text: str) -> Table:
+    """TOML, unless it would take hours: the parser is quadratic in the parts of a key."""
+    if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+        raise ValueError(f"a line with more than {_MOST_DOTS} dots")
+    return tomllib.loads(text.replace("\r\n", "\n"))
 
 
 def refuse_deep(table: Table, place: str) -> Table:

@@ -136,6 +136,17 @@ def read_training_arrays(
     return inputs, _labels(y, len(inputs), str(path), "train")
 
 
+def read_raw_arrays(path: Path, image_size: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The same with the values as they are: the caller leaves out the records that do not fit."""
+    x, y = _read_arrays(path, ["x_train", "y_train"], "x_train and y_train")
+    if y.shape != x.shape[:1] or not (x.dtype == np.bool_ or np.issubdtype(x.dtype, np.number)):
+        raise RequestError(f"{path}: x_train and y_train are not numbers, one label per record")
+    x = _channels_first(x)
+    if image_size is not None and x.dtype == np.uint8 and x.ndim == 4:
+        x = resize_images(x, image_size)
+    return x, y
+
+
 def _read_arrays(path: Path, wanted: Sequence[str], needed: str) -> list[NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
@@ -197,16 +208,19 @@ def _inputs(values: ArrayLike, place: str, image_size: int | None) -> NDArray[An
             f"{place}: shape {x.shape} cannot be read as records; give [N, C, H, W], [N, H, W], "
             "[N, H, W, C], or [N, features] as floats"
         )
-    x = _checked_numbers(x, place)
-    if x.ndim == 3:
-        x = x[:, None]
-    elif x.ndim == 4 and x.shape[-1] in _CHANNELS and x.shape[1] not in _CHANNELS:
-        x = x.transpose(0, 3, 1, 2)
+    x = _channels_first(_checked_numbers(x, place))
     if image_size is not None:
         if x.dtype != np.uint8 or x.ndim != 4:
             raise RequestError(f"{place}: data.image_size resizes byte images only")
         x = resize_images(x, image_size)
     return _owned(x, values)
+
+
+def _channels_first(x: NDArray[Any]) -> NDArray[Any]:
+    if x.ndim == 3:
+        return x[:, None]
+    last = x.ndim == 4 and x.shape[-1] in _CHANNELS and x.shape[1] not in _CHANNELS
+    return x.transpose(0, 3, 1, 2) if last else x
 
 
 def _owned(x: NDArray[Any], values: ArrayLike) -> NDArray[Any]:

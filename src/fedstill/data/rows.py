@@ -8,7 +8,7 @@ Rows are counted from 0, as pandas and pyarrow do.
 import bisect
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,9 @@ def _without_dictionary(chunk: pa.Array) -> pa.Array:
 class Rows:
     """The tables (shards) of a split as one sequence of rows."""
 
-    def __init__(self, tables: Sequence[Table]) -> None:
-        self.tables = [table for table in tables if table.rows]
+    def __init__(self, tables: Sequence[Table], *, empty: bool = False) -> None:
+        """``empty``: there may be no rows at all."""
+        self.tables = [table for table in tables if table.rows or empty]
         if not self.tables:
             raise RequestError(f"{tables[0].place}: the file holds no records")
         self._ends = list(itertools.accumulate(table.rows for table in self.tables))
@@ -184,6 +185,17 @@ class Rows:
                 start += len(encoded)
         return torch.from_numpy(out)
 
+    def encoded(self, column: str) -> Iterator[Encoded]:
+        """All images as they are stored, in order."""
+        for table in self.tables:
+            for chunk in table.batches(column):
+                yield from _encoded(chunk, column, table.place)
+
+    def values(self, column: str) -> list[Any]:
+        """A whole column as it is; None where it has holes or a text is not UTF-8."""
+        chunks = (chunk for table in self.tables for chunk in table.batches(column))
+        return [value for chunk in chunks for value in _as_it_is(chunk)]
+
     def first_image(self, column: str) -> Encoded:
         """The image that decides the form of all."""
         chunk = next(iter(self.tables[0].batches(column)), None)
@@ -195,6 +207,20 @@ class Rows:
 def is_text(values: pa.ChunkedArray) -> bool:
     """Whether a column holds strings."""
     return bool(pa.types.is_string(values.type) or pa.types.is_large_string(values.type))
+
+
+def _as_it_is(chunk: pa.Array) -> list[Any]:
+    try:
+        return chunk.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        return [_decoded(value) for value in chunk.cast(pa.binary()).to_pylist()]
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 def _encoded(chunk: pa.Array, column: str, place: str) -> list[Encoded]:

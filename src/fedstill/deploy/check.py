@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -229,13 +230,15 @@ def _data(folder: Path, node: int, data: Path | None) -> None:
     experiment = _experiment(folder)
     if experiment.partition == "nodes" and data is None:
         return  # the server has no records of the nodes to check
-    config: dict[str, Any] = {"partition-id": node, "folder": "unused"}
+    code = (experiment.method["name"], experiment.model["name"])
+    config: dict[str, Any] = {"partition-id": node, "allow": ",".join(code)}
     if data is not None:
         config["data"] = str(data)
     if experiment.data.dir:
         config["data-dir"] = experiment.data.dir
     # task.json has the data's shape; experiment.toml may have been edited since.
     description = dataclasses.replace(_description(folder), config=experiment.table)
-    built = node_for(description.text, config).built
+    with tempfile.TemporaryDirectory() as scratch:  # the node's own folder stays as it is
+        built = node_for(description.text, {**config, "folder": scratch}).opened
     if not len(built.client_records.of(node, built.task)):
         raise _Problem(f"client {node} has no records")

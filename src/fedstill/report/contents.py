@@ -69,5 +69,5 @@ def _clients(run: RunView) -> dict[str, Any]:
         "answered": [sum(c in m.clients for m in run.rounds) for c in shown],
         "failed": [sum(c in m.failed for m in run.rounds) for c in shown],
         "uploaded": [sum(m.uploads.get(c, 0) for m in run.rounds) for c in shown],
-        "records": [sizes[c] if c < len(sizes) else None for c in shown],
+        "records": [sizes[c] if 0 <= c < len(sizes) else None for c in shown],
     }
