@@ -79,9 +79,9 @@ def npz(folder: Path) -> tuple[Make, Check]:
         encoded = text.encode("latin1", "replace")
         changed[name] = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(encoded)) + encoded + body
         how = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
-        with zipfile.ZipFile(out, "w", how) as archive:
-            for member, data in changed.items():
-                archive.writestr(member, data)
+        with zipfile.ZipFile(out, "w") as archive:
+            for member, data in changed.items():  # (ZipInfo: without the time of day)
+                archive.writestr(zipfile.ZipInfo(member), data, how)
         return out.getvalue()
 
     def check(case: bytes) -> None:

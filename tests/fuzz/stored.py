@@ -14,7 +14,7 @@ from fedstill.report.page import report_page
 from fedstill.report.source import open_run
 from fedstill.runs.checkpoint import Checkpoints
 from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
-from fedstill.runs.provenance import this_session
+from fedstill.runs.provenance import Session
 from fedstill.runs.sets import SetMetadata, load_set, save_sets
 from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_safetensors
 from tests.fuzz.target import Check, Make, Target
@@ -23,8 +23,8 @@ from tests.fuzz.target import Check, Make, Target
 def sets(folder: Path) -> tuple[Make, Check]:
     """Loaded: images of the shape and labels of the classes that the file names."""
     metadata = SetMetadata("feddm", 3, "toy", ("a", "b"), (0.5,), (0.5,), (1, 2, 2))
-    hard = SyntheticSet(torch.rand(4, 1, 2, 2), torch.tensor([0, 1, 0, 1]))
-    soft = SyntheticSet(torch.rand(3, 1, 2, 2), torch.full((3, 2), 0.5))
+    hard = SyntheticSet(torch.arange(16.0).view(4, 1, 2, 2), torch.tensor([0, 1, 0, 1]))
+    soft = SyntheticSet(torch.arange(12.0).view(3, 1, 2, 2), torch.full((3, 2), 0.5))
     path, datas = folder / "set.safetensors", []
     for one in (hard, soft):
         save_sets(path, {0: one, 2: one}, metadata)
@@ -115,7 +115,7 @@ def pages(folder: Path) -> tuple[Make, Check]:
         "summary.json": msgspec.json.encode(summary),
         "metrics.jsonl": msgspec.json.encode(metrics),
         "holdings.json": msgspec.json.encode(Holdings(["a", "b"], [[1, 2], [3, 4]], 5)),
-        "sessions.jsonl": msgspec.json.encode(this_session("cpu")),
+        "sessions.jsonl": msgspec.json.encode(Session("now", "fedstill", {"a": "1"}, {})),
     }
 
     def make(rng: Random) -> dict[str, bytes]:

@@ -69,7 +69,7 @@ def open_run(path: Path) -> RunView:
     return RunView(
         path=path,
         config=config or {},
-        summary=_known(summary or {}, config or {}, rounds),
+        summary=_known(_publishable(summary or {}, config or {}), config or {}, rounds),
         rounds=rounds,
         holdings=_holdings(path, config or {}, notes),
         sessions=_sessions(path),
@@ -98,6 +98,13 @@ def _summary(path: Path, notes: list[str]) -> Table | None:
     found = _decoded(file, dict[str, Any], notes) or {}
     kinds = get_type_hints(Summary)
     return {key: value for key, value in found.items() if _is(value, kinds.get(key))}
+
+
+def _publishable(summary: Table, config: Table) -> Table:
+    """Without the sums over records that private runs of earlier versions have."""
+    if "privacy" not in config:
+        return summary
+    return {k: v for k, v in summary.items() if k not in ("data_sha256", "partition_sha256")}
 
 
 def _is(value: Any, kind: Any) -> bool:
