@@ -147,9 +147,8 @@ def _deployed(description: Description, terms: NodeTerms, folder: Path, experime
     """The node of a deployment: nothing is opened yet."""
     terms.check_code(description.config)
     built = _without_records(description, terms)
+    terms.check_work(built.method, built.experiment.engine.threads)
     built = _within_budget(built, terms, folder / "ledger")
-    plan = built.plan
-    terms.check_work(built.method, built.experiment.engine.threads, plan.accesses if plan else 0)
     if terms.data is not None:
         _pin(folder / "task.json", description)
     elif built.experiment.partition == "nodes":

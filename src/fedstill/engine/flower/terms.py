@@ -120,14 +120,13 @@ class NodeTerms:
                 f"{description.clients - 1}",
             )
 
-    def check_work(self, method: AnyMethod, threads: int, accesses: int) -> None:
+    def check_work(self, method: AnyMethod, threads: int) -> None:
         """Refuse settings that would compute for too long."""
         if threads > self.threads:
             raise self._beyond("engine.threads", threads, "max-threads", self.threads)
-        counts = {f"method.{name}": value for name, value in as_table(method).items()}
-        for name, value in {**counts, "accesses per round": accesses}.items():
+        for name, value in as_table(method).items():
             if isinstance(value, int) and value > self.max_iterations:
-                raise self._beyond(name, value, "max-iterations", self.max_iterations)
+                raise self._beyond(f"method.{name}", value, "max-iterations", self.max_iterations)
 
     @staticmethod
     def _beyond(name: str, value: int, limit: str, most: int) -> Refusal:
