@@ -60,8 +60,18 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     path.stat()  # a missing file raises the system's error, which names it once
     with safe_open(path, framework="pt") as file:
-        header: dict[str, Any] = json.loads((file.metadata() or {})[HEADER])
+        header: dict[str, Any] = _parsed((file.metadata() or {})[HEADER])
         return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except RecursionError:
+        raise ValueError("its header is nested too deep") from None
+    if not isinstance(header, dict):
+        raise ValueError("its header is no table")
+    return header
 
 
 def append_line(path: Path, line: bytes) -> None:

@@ -30,6 +30,7 @@ from fedstill.report import write_report
 from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import this_session
+from fedstill.runs.unpublished import Digests
 from fedstill.types import Params
 from fedstill.version import VERSION
 
@@ -158,15 +159,16 @@ def execute(
     built = build_resolved(experiment, method, objects).planned()
     built.refuse_too_few_replies()
     summary = _first_summary(built)
+    digests = Digests(built.dataset.fingerprint, built.partition.digest)
     built.method.upload(
         built.task
     )  # refuses settings that do not fit the model before any file is written
     if folder is None:
         folder = RunFolder.claim(built.experiment.method["name"], built.dataset.name)
     if resume:
-        folder.reopen(built.experiment.table, summary)
+        folder.reopen(built.experiment.table, summary, digests)
     else:
-        folder.create(built.experiment.table, built.partition)
+        folder.create(built.experiment.table, built.partition, digests)
     try:
         built = built.with_ledgers(folder.path / "ledger")
         make_engine = engine or _engine_by_name
@@ -213,6 +215,7 @@ def _existing_run(folder: RunFolder | None) -> RunFolder:
 
 def _first_summary(built: BuiltExperiment) -> Summary:
     experiment = built.experiment
+    public = built.plan is None  # sums over the records are not releases
     return Summary(
         method=experiment.method["name"],
         data=built.dataset.name,
@@ -231,8 +234,8 @@ def _first_summary(built: BuiltExperiment) -> Summary:
         status="running",
         model=experiment.model["name"],
         model_size=built.task.model.size,
-        data_sha256=built.dataset.fingerprint,
-        partition_sha256=built.partition.digest,
+        data_sha256=built.dataset.fingerprint if public else None,
+        partition_sha256=built.partition.digest if public else None,
         experiment_sha256=built.digest,
         version=VERSION,
         accountant=built.plan.accountant if built.plan else None,
@@ -248,7 +251,9 @@ def _private_defaults(built: BuiltExperiment) -> str | None:
     return f"defaults of a private run: {', '.join(kept)}" if kept else None
 
 
-def _holdings(built: BuiltExperiment) -> Holdings:
+def _holdings(built: BuiltExperiment) -> Holdings | None:
+    if built.plan is not None:  # class counts are what a private run protects
+        return None
     data = built.dataset
     counts = built.partition.counts(data.train.labels, data.classes)
     return Holdings(list(data.class_names), counts.tolist(), len(data.test))
@@ -330,5 +335,6 @@ def _explained(folder: RunFolder, conclude: Callable[[str], Summary]) -> Iterato
         raise
     except Exception as error:
         leave("failed", traceback.format_exc())
-        log = folder.path / "errors.log"
-        raise RunError(f"{type(error).__name__}: {error} (traceback in {log})") from error
+        raise RunError(
+            f"{type(error).__name__}: {error} (traceback in {folder.error_log})"
+        ) from error

@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedstill.cli import options
 from fedstill.config.nested import as_table, merged
 from fedstill.config.resolve import resolve_with_method
+from fedstill.draw.console import Console
 from fedstill.errors import RequestError
 from fedstill.privacy.audit import Audit, AuditSettings, audit, membership
 from fedstill.privacy.guards import private_form_of

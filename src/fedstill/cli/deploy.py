@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedstill.cli import options
 from fedstill.config import check_types, resolve, spelled_out
 from fedstill.config.nested import merged, read_toml
+from fedstill.draw.console import Console
 from fedstill.errors import RunError
 
 app = typer.Typer(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fedstill.config.experiment import EngineSettings, Experiment, Partitioning
-from fedstill.config.nested import Table, as_table, convert, flat, without_none
+from fedstill.config.nested import Table, as_table, convert, flat, refuse_deep, without_none
 from fedstill.config.registry import build_method, find_method, find_model, settings_of
 from fedstill.data import CHARACTERS, SOURCES, DataSettings, Source, parse_partition
 from fedstill.errors import RequestError, did_you_mean
@@ -118,6 +118,7 @@ def check_types(request: Mapping[str, Any]) -> None:
 
 def spelled_out(request: Mapping[str, Any]) -> Table:
     """The request without open options, and ``method = "fedavg"`` written as a table."""
+    refuse_deep(dict(request), "configuration")
     return {
         key: {"name": value} if key in _SHORTHANDS and isinstance(value, str) else value
         for key, value in without_none(request).items()
@@ -178,14 +179,17 @@ def _with_full_paths(data: DataSettings) -> DataSettings:
         return str(Path(path).expanduser().resolve())
 
     local = data.name not in SOURCES and not data.name.startswith("hub:")
-    in_dir = data.dir is not None and (Path(data.dir).expanduser() / data.name).exists()
-    name = full(data.name) if local and not in_dir and Path(data.name).exists() else data.name
-    vocabulary = data.vocabulary
-    if vocabulary is not None and vocabulary != CHARACTERS:
-        vocabulary = full(vocabulary)
-    return dataclasses.replace(
-        data, name=name, dir=data.dir and full(data.dir), vocabulary=vocabulary
-    )
+    try:
+        in_dir = data.dir is not None and (Path(data.dir).expanduser() / data.name).exists()
+        name = full(data.name) if local and not in_dir and Path(data.name).exists() else data.name
+        folder = data.dir and full(data.dir)
+        vocabulary = data.vocabulary
+        if vocabulary is not None and vocabulary != CHARACTERS:
+            vocabulary = full(vocabulary)
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, a nobody's home
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RequestError(f"data: a name or folder cannot be used as a path: {reason}") from error
+    return dataclasses.replace(data, name=name, dir=folder, vocabulary=vocabulary)
 
 
 def _resolve_engine(engine: EngineSettings, device: str) -> EngineSettings:

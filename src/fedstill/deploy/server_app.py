@@ -10,11 +10,11 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from rich.console import Console
 
 from fedstill.config.nested import read_toml
 from fedstill.deploy.nodes import NODES, node_ids, read_nodes
 from fedstill.deploy.outcome import marked_failure
+from fedstill.draw.console import Console
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.federation import Federation

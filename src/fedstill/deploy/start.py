@@ -5,7 +5,6 @@ it for done.
 """
 
 import json
-import re
 import shlex
 import subprocess
 import time
@@ -19,10 +18,10 @@ from fedstill.deploy.register import refuse_unbound
 from fedstill.engine.flower import require_flower
 from fedstill.engine.flower.environment import command, flower_environment
 from fedstill.errors import Interrupted, RequestError, RunError
+from fedstill.printable import printable
 
 _PATIENCE = 60.0  # seconds for a SuperLink that was restarted to answer again
 _POLL = 1.0
-_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|[@-_])|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def run_app(app: Path, *, resume: bool, out: Path | None, show: Callable[[str], None]) -> None:
@@ -90,8 +89,3 @@ def _follow(superlink: Control, number: int, show: Callable[[str], None]) -> Sta
             if time.monotonic() > deadline:
                 raise
         time.sleep(_POLL)
-
-
-def printable(text: str) -> str:
-    """Without what would steer a terminal: a log may quote what a node sent."""
-    return _ESCAPES.sub("", text)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedstill.errors import UNREADABLE
 from fedstill.files import write_atomically
 
 _KEPT = 2
@@ -112,7 +113,7 @@ class Checkpoints:
             body = bytes(envelope.manifest)
             whole = _digest(body) == envelope.sha256
             return msgspec.json.decode(body, type=Manifest) if whole else None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, *UNREADABLE):
             return None
 
     def _manifests(self) -> dict[int, Path]:

@@ -182,12 +182,12 @@ def voters_of(run: RunFolder | None, path: Path, stored: StoredSet) -> Voters:
     experiment, method = resolve_with_method(run.read_config())
     dataset = load(experiment.data)
     refuse_other_data(path, stored, dataset)
-    if dataset.fingerprint != run.read_summary().data_sha256:
+    if dataset.fingerprint != run.read_digests().data_sha256:
         raise RequestError(
             f"--objective vote: the data are not those of the run in {run.path}; restore them, or "
             "use --objective holdout"
         )
-    partition = Partition.load(run.path / "partition.safetensors")
+    partition = Partition.load(run.partition_file)
     built = build_resolved(experiment, method, dataset=dataset, partition=partition)
     return Voters(built.planned().with_ledgers(run.path / "ledger"))
 

@@ -18,12 +18,13 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as format_tensors
 from torch import Tensor
 
+from fedstill.errors import UNREADABLE, WireError
 from fedstill.files import HEADER, read_safetensors
 
 _TENSOR = "#"  # where the skeleton points to a tensor of the same dotted name
 
 
-class MalformedError(ValueError):
+class MalformedError(WireError, ValueError):
     """Bytes or values that do not have the shape of the type they should become."""
 
 
@@ -140,7 +141,7 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
         layout = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
         text = layout.get("__metadata__", {}).get(HEADER, "{}")
         header = msgspec.json.decode(text, type=dict[str, Any])
-    except (SafetensorError, msgspec.DecodeError, ValueError, KeyError, AttributeError) as error:
+    except (SafetensorError, KeyError, AttributeError, TypeError, *UNREADABLE) as error:
         raise MalformedError(f"not a safetensors message: {error}") from error
     return tensors, header
 

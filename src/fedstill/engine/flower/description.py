@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from fedstill.build import BuiltExperiment
 from fedstill.config.nested import Table
-from fedstill.errors import WireError
+from fedstill.errors import UNREADABLE, WireError
 from fedstill.version import VERSION
 
 # A fingerprint names a folder on the node: nothing but these digits may be in it.
@@ -64,5 +64,5 @@ def read_description(text: str) -> Description:
     """The description that came with a message."""
     try:
         return msgspec.json.decode(text, type=Description)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise WireError(f"the description of the experiment cannot be read: {error}") from error
