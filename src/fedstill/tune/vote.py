@@ -10,6 +10,7 @@ changes the sum by at most 1, and noise of sigma. The accuracy is relative to th
 the sample, which is public.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from fedstill.client import ClientRunner, Work
 from fedstill.config.resolve import resolve_with_method
 from fedstill.data import Partition, load
 from fedstill.errors import RequestError, RunError
-from fedstill.methods.shared.messages import MANY
 from fedstill.records import Records
 from fedstill.runs.find import refuse_other_data
 from fedstill.runs.folder import RunFolder
@@ -88,9 +88,11 @@ class VotingClient:
         return Schema(Ballot, params_specs(task, "params"))
 
     def upload(self, task: Task) -> Schema[Any]:
+        most = task.limits.records
         if self.private:
-            return Schema(NoisyVote, numbers={"right": (-MANY, MANY), "count": (0, MANY)})
-        return Schema(Vote, numbers={"right": (0, MANY), "count": (1, MANY)})
+            noisy = most + task.limits.norm
+            return Schema(NoisyVote, numbers={"right": (-noisy, noisy), "count": (0, most)})
+        return Schema(Vote, numbers={"right": (0, most), "count": (1, most)})
 
     def client(
         self, ctx: ClientContext, message: Ballot, state: None
@@ -146,6 +148,7 @@ class Voters:
     def vote(self, table: Mapping[str, Any], task: Task, params: Params) -> Tally:
         """The votes of all clients that may be sampled."""
         codecs, side = self.built.experiment.wire, VotingClient(self.built.plan is not None)
+        task = dataclasses.replace(task, limits=self.built.limits)
         ballot = Ballot(msgspec.json.encode(table).decode(), params)
         down = wire.encode(ballot, side.download(task), codecs.down)
         rng = self.built.rng.at("vote")
