@@ -56,7 +56,12 @@ class Federation:
                 f"the checkpoint of round {damaged} is damaged: resuming after round {self.round}"
             )
         self.state = tree.load(stored, type(initial), self.built.task.device)
-        self.history = self.folder.read_metrics(up_to=self.round)
+        self.history = self.folder.recover_metrics(self.round)
+        if lost := sorted(set(range(1, self.round + 1)) - {m.round for m in self.history}):
+            self.observer.note(
+                f"metrics.jsonl has no line for round {lost[0]}"
+                f"{f' and {len(lost) - 1} others' if lost[1:] else ''}: the totals leave them out"
+            )
         self.folder.rewrite_metrics(self.history)
 
     def step(self, engine: Engine) -> RoundMetrics:
@@ -123,15 +128,15 @@ class Federation:
         return metrics, state
 
     def _commit(self, metrics: RoundMetrics, state: Any, answers: Sequence[Answer]) -> None:
-        """Make the round durable: metrics first, because a resume drops lines after the checkpoint
-        but cannot restore a missing one."""
+        """Make the round durable: metrics first, because a resume drops lines after the checkpoint.
+        The checkpoint has them too, in case the line is damaged."""
         changed = {
             answer.client: answer.state
             for answer in answers
             if answer.client not in metrics.failed and answer.state is not None
         }
         self.folder.add_metrics(metrics)
-        self.folder.checkpoints.save(metrics.round, tree.dump(state), changed)
+        self.folder.checkpoints.save(metrics.round, tree.dump(state), changed, metrics)
         self.round, self.state = metrics.round, state
         self.history.append(metrics)
         self.observer.round_done(metrics)

@@ -178,7 +178,7 @@ def execute(
 
 def _engine_by_name(federation: Federation) -> Engine:
     """The engine on this machine that the experiment asks for."""
-    built, scratch = federation.built, federation.folder.path / ".workers"
+    built, scratch = federation.built, federation.folder.workers
     if built.experiment.engine.name == "flower":
         from fedstill.engine.flower.simulation import SimulationEngine
 

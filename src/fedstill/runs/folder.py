@@ -20,6 +20,7 @@ import fcntl
 import itertools
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from fedstill.config import changed_keys
 from fedstill.config.nested import Table, read_toml
 from fedstill.data import Partition
 from fedstill.errors import RequestError, RunError
-from fedstill.files import append_line, write_atomically
+from fedstill.files import TEMPORARY, append_line, sweep, write_atomically
 from fedstill.records import SyntheticSet
 from fedstill.runs.checkpoint import Checkpoints
 from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
@@ -41,7 +42,7 @@ from fedstill.types import Params
 from fedstill.wire import tree
 
 # What a run that was killed before it existed may leave behind.
-_LEFTOVER = re.compile(r"\.lock|partition\.safetensors|\..*\.tmp")
+_LEFTOVER = re.compile(rf"\.lock|partition\.safetensors|{TEMPORARY.pattern}")
 
 _MOST_KEPT = 2**20  # bytes of a refused message: enough to see what it was, whatever its size
 
@@ -98,6 +99,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._acquire()
+            self._sweep()
             partition.save(self.path / "partition.safetensors")
             write_atomically(self.path / "config.toml", tomli_w.dumps(config).encode())
         except OSError as error:
@@ -111,6 +113,17 @@ class RunFolder:
         except BaseException:
             self.close()
             raise
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what killed processes left: nobody else works here while the lock is held."""
+        sweep(self.path)
+        shutil.rmtree(self.workers, ignore_errors=True)
+
+    @property
+    def workers(self) -> Path:
+        """Where worker processes find their files while the run is under way."""
+        return self.path / ".workers"
 
     def _check_same(self, config: Table, summary: Summary) -> None:
         changed = changed_keys(self.read_config(), config)
@@ -175,6 +188,13 @@ class RunFolder:
                 continue
             if up_to is None or metrics.round <= up_to:
                 rounds[metrics.round] = metrics
+        return [rounds[r] for r in sorted(rounds)]
+
+    def recover_metrics(self, up_to: int) -> list[RoundMetrics]:
+        """The rounds up to the checkpoint, from the lines, and from the checkpoint where a kill or
+        a fault of the disk damaged the last ones."""
+        rounds = {metrics.round: metrics for metrics in self.read_metrics(up_to)}
+        rounds |= self.checkpoints.metrics()
         return [rounds[r] for r in sorted(rounds)]
 
     def rewrite_metrics(self, metrics: Sequence[RoundMetrics]) -> None:
