@@ -20,6 +20,7 @@ from fedstill.config.registry import check_method
 from fedstill.config.resolve import resolve_with_method
 from fedstill.data import Dataset
 from fedstill.engine.base import Engine
+from fedstill.engine.faults import FaultyEngine, describe
 from fedstill.engine.flower import require_flower
 from fedstill.engine.local import local_engine
 from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestError, RunError
@@ -179,12 +180,13 @@ def execute(
 
 def _engine_by_name(federation: Federation) -> Engine:
     """The engine on this machine that the experiment asks for."""
-    built, scratch = federation.built, federation.folder.path / ".workers"
+    built, scratch = federation.built, federation.folder.workers
     if built.experiment.engine.name == "flower":
         from fedstill.engine.flower.simulation import SimulationEngine
 
         return SimulationEngine(built, scratch)
-    return local_engine(built, scratch)
+    inner, faults = local_engine(built, scratch), built.experiment.faults
+    return inner if faults is None else FaultyEngine(inner, faults, built.experiment.engine)
 
 
 def _refuse_unless_possible(experiment: Experiment, objects: UserObjects) -> None:
@@ -282,6 +284,8 @@ def _run_in(
         observer.started(folder.path, conclude("running"), rounds, federation.round)
         if note := _private_defaults(built):
             observer.note(note)
+        if (faults := built.experiment.faults) is not None:
+            observer.note(describe(faults))
         if federation.round < rounds:
             with make_engine(federation) as engine:
                 try:

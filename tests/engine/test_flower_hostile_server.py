@@ -73,12 +73,11 @@ def test_a_hostile_server_learns_nothing_and_breaks_nothing(tmp_path: Path) -> N
         deployment.environment["PYTHONPATH"] += f":{tmp_path}"
         (deployment.app / "fedstill_app" / "server.py").write_text(SERVER)
         (tmp_path / "run.json").write_text(json.dumps(attacks))
-        keys = deployment.app / "keys"
-        deployment.register(keys / "node-0.pub")
+        deployment.register()
         # Two of the attacks get an honest answer, because the node reads what it always reads. Two
         # more turns are left for those who ask four times at once.
         budget = plan.spent(4) * 1.001
-        deployment.start_node(0, f'data="{data}" epsilon={budget}', key=keys / "node-0")
+        deployment.start_node(0, f'data="{data}" epsilon={budget}', key=deployment.key(0))
         deployment.run()
         answered = tmp_path / "run.replies"
         deployment.wait(answered.exists, 900, "run")

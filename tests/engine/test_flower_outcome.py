@@ -13,7 +13,6 @@ pytest.importorskip("flwr", reason="needs the extra: pip install 'fedstill[flowe
 
 from fedstill.deploy.control import Status
 from fedstill.deploy.outcome import ServerAppFailed, marked_failure, refuse_failure
-from fedstill.deploy.start import printable
 from fedstill.engine.flower.environment import command
 from fedstill.errors import FedstillError, Interrupted, RequestError, RunError
 from tests.engine.deployment import Deployment
@@ -46,11 +45,6 @@ def test_other_ends_of_a_run() -> None:
         refuse_failure(Status(True, "stopped", ""), "again")
     with pytest.raises(RunError, match="no heartbeat; again"):
         refuse_failure(Status(True, "failed", "no heartbeat"), "again")
-
-
-def test_a_log_cannot_steer_the_terminal() -> None:
-    text = "\x1b[92mINFO \x1b[0m: a\tb\x1b]0;title\x07\x9b2J\r\n\x1b[2Jc\n"
-    assert printable(text) == "INFO : a\tb0;title2J\nc\n"
 
 
 def test_the_exit_code_of_a_run(tmp_path: Path) -> None:

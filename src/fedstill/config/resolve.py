@@ -27,6 +27,7 @@ from fedstill.wire import find_codec
 _SHORTHANDS = ("method", "model", "data", "engine")
 # Settings that change where or how fast a run is computed, never a bit of its result.
 _FREE = ("engine.workers", "engine.round_timeout", "engine.join_timeout", "data.dir")
+_DECIDES_WITH_FAULTS = "engine.round_timeout"  # it is what makes a slow client late
 
 
 def resolve(request: Mapping[str, Any], method: AnyMethod | None = None) -> Experiment:
@@ -66,6 +67,7 @@ def resolve_with_method(
     )
     parse_partition(experiment.partition)
     _check_defence(experiment, method)
+    _check_faults(experiment)
     find_codec(experiment.wire.up, "wire.up")
     find_codec(experiment.wire.down, "wire.down")
     return experiment, method
@@ -133,7 +135,10 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def deciding(table: Mapping[str, Any]) -> Table:
     """The settings that determine the result, by dotted key and in order."""
-    return {k: v for k, v in sorted(flat(table).items()) if k not in _FREE}
+    settings = flat(table)
+    slow = settings.get("faults.slow", 0) > 0
+    free = [key for key in _FREE if not (slow and key == _DECIDES_WITH_FAULTS)]
+    return {k: v for k, v in sorted(settings.items()) if k not in free}
 
 
 def _known_data(table: Mapping[str, Any]) -> Source | None:
@@ -169,6 +174,24 @@ def _check_defence(experiment: Experiment, method: AnyMethod) -> None:
             f"defence.mode = '{experiment.defence.mode}': the clients of "
             f"{experiment.method['name']} send no synthetic sets to judge; "
             f"{method.instead_of_defence}"
+        )
+
+
+def _check_faults(experiment: Experiment) -> None:
+    faults, engine = experiment.faults, experiment.engine
+    if faults is None:
+        return
+    if engine.name != "local":
+        raise RequestError(
+            f"faults: only the local engine has faults on purpose, and engine.name is "
+            f"'{engine.name}'; leave [faults] out, or use engine.name = 'local'"
+        )
+    limit = engine.round_timeout
+    if faults.slow and (limit is None or faults.slow_seconds <= limit):
+        raise RequestError(
+            f"faults.slow: a client of {faults.slow_seconds:g} s is late only where "
+            "engine.round_timeout is shorter: set engine.round_timeout, or raise "
+            "faults.slow_seconds"
         )
 
 

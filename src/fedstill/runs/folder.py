@@ -22,6 +22,7 @@ import fcntl
 import itertools
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from fedstill.config import changed_keys
 from fedstill.config.nested import Table, read_toml
 from fedstill.data import Partition
 from fedstill.errors import UNREADABLE, RequestError, RunError
-from fedstill.files import append_line, write_atomically
+from fedstill.files import TEMPORARY, append_line, sweep, write_atomically
 from fedstill.printable import printable
 from fedstill.records import SyntheticSet
 from fedstill.runs import unpublished
@@ -46,7 +47,7 @@ from fedstill.types import Params
 from fedstill.wire import tree
 
 # What a run that was killed before it existed may leave behind.
-_LEFTOVER = re.compile(r"\.lock|partition\.safetensors|unpublished|\..*\.tmp")
+_LEFTOVER = re.compile(rf"\.lock|partition\.safetensors|unpublished|{TEMPORARY.pattern}")
 
 _MOST_KEPT = 2**20  # bytes of a refused message: enough to see what it was, whatever its size
 
@@ -127,6 +128,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._acquire()
+            self._sweep()
             if "privacy" in config:
                 unpublished.set_apart(self.path, digests)
             partition.save(self.partition_file)
@@ -144,6 +146,17 @@ class RunFolder:
         except BaseException:
             self.close()
             raise
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what killed processes left: nobody else works here while the lock is held."""
+        sweep(self.path)
+        shutil.rmtree(self.workers, ignore_errors=True)
+
+    @property
+    def workers(self) -> Path:
+        """Where worker processes find their files while the run is under way."""
+        return self.path / ".workers"
 
     def _check_same(self, config: Table, summary: Summary, digests: Digests) -> None:
         changed = changed_keys(self.read_config(), config)
@@ -213,6 +226,13 @@ class RunFolder:
                 continue
             if up_to is None or metrics.round <= up_to:
                 rounds[metrics.round] = metrics
+        return [rounds[r] for r in sorted(rounds)]
+
+    def recover_metrics(self, up_to: int) -> list[RoundMetrics]:
+        """The rounds up to the checkpoint, from the lines, and from the checkpoint where a kill or
+        a fault of the disk damaged the last ones."""
+        rounds = {metrics.round: metrics for metrics in self.read_metrics(up_to)}
+        rounds |= self.checkpoints.metrics()
         return [rounds[r] for r in sorted(rounds)]
 
     def rewrite_metrics(self, metrics: Sequence[RoundMetrics]) -> None:
