@@ -170,9 +170,7 @@ class Federation:
         plan, folder = self.built.plan, self.built.ledgers
         if plan is not None and folder is not None:
             for work in works:
-                ledger = plan.ledger(folder, work.client)
-                for _ in range(plan.accesses):
-                    ledger.open(work.round, plan.clip)
+                plan.ledger(folder, work.client).reserve(work.round, plan.clip, plan.accesses)
 
     def _server_context(self, number: int) -> ServerContext:
         rng = self.built.rng.at("round", number, "server")
