@@ -27,21 +27,16 @@ SETTINGS = [
 HONEST, HOSTILE, LIAR = range(3)
 
 
-def test_answers_that_are_not_what_was_declared(tmp_path: Path) -> None:
+def test_hostile_nodes_with_registered_keys_do_no_harm(tmp_path: Path) -> None:
     reasons = {
-        "nan": "refused: Update: ",
+        "nan": "refused: Update: 'update.",
+        "huge": "refused: Update: 'update' has norm",
+        "spent": "it says its privacy budget is spent; the run has none",
+        "records": "refused: Update: 'records' is",
         "escapes": "",
         "state": "refused: its state's key has 5 bytes, not 32",
     }
     attack(tmp_path, reasons)
-
-
-# Needs the branch i14-server: there the three attacks are one client's failure. Without it, 3e38
-# ends in a state that is not finite, `spent` ends the run, and `records` rules the average. After
-# the merge remove the mark, and give the reasons as they are there.
-@pytest.mark.skip(reason="needs i14-server")
-def test_answers_within_the_declaration_that_would_ruin_the_run(tmp_path: Path) -> None:
-    attack(tmp_path, {"huge": "", "spent": "", "records": ""})
 
 
 def attack(folder: Path, reasons: dict[str, str]) -> None:
