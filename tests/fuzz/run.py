@@ -44,6 +44,7 @@ TARGETS: tuple[Target, ...] = (
 TOGETHER = 50  # cases under one alarm: system calls cost more than most cases
 LONGEST = 60.0  # seconds that they may take
 STUCK = 180  # seconds after which a process that does not even notice is killed
+PAUSE = 0.05  # seconds between two looks at it
 MOST_MEMORY = 2**30  # bytes that a case may add to the most that was ever used
 ROOM = 4 * 2**30  # bytes of address space above what the process has when it begins
 
@@ -169,17 +170,16 @@ def _child(target: Target, seed: int, cases: Sequence[int], at: mmap.mmap, answe
 
 def _ended(process: int, at: mmap.mmap) -> int:
     """The process's status; killed if it stays at one case where even the alarm is not heard."""
-    case, since = None, time.monotonic()
+    case, looks = None, 0  # looks, not time: both processes may be stopped and continued
     while True:
         done, status = os.waitpid(process, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
         (now,) = struct.unpack_from("<q", at, 0)
-        if now != case or now < 0:
-            case, since = now, time.monotonic()
-        if time.monotonic() - since > STUCK:
+        case, looks = now, looks + 1 if now == case and now >= 0 else 0
+        if looks * PAUSE > STUCK:
             os.kill(process, signal.SIGKILL)
-        time.sleep(0.05)
+        time.sleep(PAUSE)
 
 
 def _fast_folder() -> str | None:
