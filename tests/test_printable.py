@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedstill.draw.console import Console
+from fedstill.engine.base import Answer, decode_answer, encode_answer
 from fedstill.observe.progress import PlainProgress
 from fedstill.printable import is_printable, one_line, printable
 from fedstill.report.embed import data_script, text
@@ -48,6 +49,15 @@ def test_one_line_is_one_short_line() -> None:
     assert is_printable("a class")
     assert not is_printable("two\nlines")
     assert not is_printable(RED)
+
+
+def test_a_client_s_reason_is_one_short_line_wherever_it_goes() -> None:
+    answer = Answer(1, error=f"boom\n{HOSTILE}" + "x" * 10**6)
+    read = decode_answer(encode_answer(answer))
+    assert read.error is not None
+    assert read.error.startswith("boom aredbcde")
+    assert len(read.error) == 2000
+    assert decode_answer(encode_answer(read)) == read
 
 
 def test_many_beginnings_of_sequences() -> None:

@@ -35,5 +35,5 @@ def is_printable(text: str) -> bool:
 
 def one_line(text: str) -> str:
     """The same on one line, cut off where it is very long."""
-    line = printable(" ".join(filter(None, map(str.strip, text.splitlines()))))
-    return line if len(line) <= _MOST else f"{line[:_MOST]}..."
+    line = printable(" ".join(filter(None, map(str.strip, text.splitlines())))).strip()
+    return line if len(line) <= _MOST else f"{line[: _MOST - 3]}..."

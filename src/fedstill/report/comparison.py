@@ -127,7 +127,7 @@ def _same_data(runs: Sequence[RunView]) -> tuple[list[RunView], list[str]]:
 
     def data(run: RunView) -> str:
         name, digest = run.summary["data"], run.summary.get("data_sha256")
-        if digest is None and name in named:
+        if digest is None and name in named and "privacy" in run.config:
             # A private run does not publish the digest of its data: their name must do.
             digest = named[name].most_common(1)[0][0]
         return str(digest or name)

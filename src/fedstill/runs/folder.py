@@ -49,7 +49,7 @@ from fedstill.wire import tree
 # What a run that was killed before it existed may leave behind.
 _LEFTOVER = re.compile(rf"\.lock|partition\.safetensors|unpublished|{TEMPORARY.pattern}")
 
-_MOST_KEPT = 2**20  # bytes of a refused message: enough to see what it was, whatever its size
+_MOST_KEPT = 2**20  # of a refused message or a traceback: enough to see what it was
 
 
 class RunFolder:
@@ -273,4 +273,4 @@ class RunFolder:
 
     def log_error(self, text: str) -> None:
         """Keep a traceback, to find the cause."""
-        append_line(self.error_log, printable(text).encode())
+        append_line(self.error_log, printable(text[:_MOST_KEPT]).encode())
