@@ -189,6 +189,7 @@ def test_the_server_counts_too_where_nodes_keep_the_ledgers(tmp_path: Path) -> N
     here = toy_run(method, tmp_path / "here", rounds=1, privacy=privacy)
     toy_run(method, tmp_path / "there", rounds=1, privacy=privacy, engine=NodesKeepLedgers)
     accesses = here.built.plan.accesses if here.built.plan else 0
-    # In this process both write into one file: the node's line and the server's for each.
-    assert len(lines(tmp_path / "here", 0)) == accesses
-    assert len(lines(tmp_path / "there", 0)) == 2 * accesses
+    # In this process both write into one file: the server's line, and then the client's.
+    assert lines(tmp_path / "here", 0)[-1]["total"] == accesses
+    there = lines(tmp_path / "there", 0)
+    assert (there[0]["count"], there[-1]["total"]) == (accesses, 2 * accesses)
