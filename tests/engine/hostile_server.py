@@ -77,10 +77,12 @@ def _changed(honest: Description, change: Mapping[str, Any]) -> Description:
 
 
 def _exchange(grid: Grid, messages: list[Message]) -> list[Message]:
-    numbers = list(grid.push_messages(messages))
+    waiting = set(grid.push_messages(messages))
     replies: list[Message] = []
-    while len(replies) < len(messages):
-        replies += list(grid.pull_messages(numbers))
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            waiting.discard(reply.metadata.reply_to_message_id)
+            replies.append(reply)
         time.sleep(0.1)
     return replies
 

@@ -62,10 +62,10 @@ def test_a_hostile_server_learns_nothing_and_breaks_nothing(tmp_path: Path) -> N
         "column": {"config": {"data": {"label_column": "patient", "image_column": "patient"}}},
         "classes": {"class_names": [f"{secret} {i}" for i in range(10)]},
         "path": {"experiment_sha256": "../../../../elsewhere"},
-        "file": {"config": {"data": {"name": "shakespeare", "vocabulary": "/etc/passwd"}}},
+        "file": {"config": {"data": {"dir": "/etc", "vocabulary": "/etc/passwd"}}},
         "code": {"config": {"model": {"name": "their_code:make"}}},
         "no privacy": {"drop": "privacy"},
-        "work": {"config": {"method": {"name": "feddm", "iterations": 10**7}}},
+        "work": {"config": {"engine": {"threads": 1000}}},
     }
     with Deployment(tmp_path, *EXPERIMENT) as deployment:
         plan = build(read_toml(deployment.app / "experiment.toml")).planned().plan
