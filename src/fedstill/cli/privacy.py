@@ -12,6 +12,7 @@ from fedstill.cli import options
 from fedstill.draw.privacy import epsilon_figure
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
+from fedstill.privacy.accounting import DEFAULT_ACCOUNTANT
 from fedstill.privacy.budget import Choice, Plan, by_round, choices
 
 
@@ -30,7 +31,9 @@ def privacy_command(
     q: Annotated[
         float, typer.Option("--q", help="Sampling rate: expected batch / number of records.")
     ] = 0.1,
-    accountant: Annotated[str, typer.Option(help="rdp, or pld: tighter and slower.")] = "rdp",
+    accountant: Annotated[
+        str, typer.Option(help="pld, or rdp: the larger bound that most papers use.")
+    ] = DEFAULT_ACCOUNTANT,
     out: Annotated[
         Path | None, typer.Option(help="SVG file for a plot of epsilon by round.")
     ] = None,
@@ -93,7 +96,7 @@ def _checked(
         return Plan(rounds, accesses, q, delta, "rdp")
     if accountant == "pld":
         return Plan(rounds, accesses, q, delta, "pld")
-    raise RequestError(f"privacy: --accountant {accountant}: choose rdp or pld")
+    raise RequestError(f"privacy: --accountant {accountant}: choose pld or rdp")
 
 
 def _rounds_table(points: list[tuple[int, float]], plan: Plan, sigma: float) -> Table:
