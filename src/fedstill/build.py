@@ -33,7 +33,7 @@ from fedstill.data import (
     partition,
 )
 from fedstill.errors import RequestError, RunError
-from fedstill.models import MODELS, Model
+from fedstill.models import MODELS, Model, separate
 from fedstill.privacy.guards import private_form_of, refuse_leaks
 from fedstill.privacy.plan import PrivatePlan, make_plan
 from fedstill.records import Records, Scaling
@@ -93,8 +93,9 @@ class BuiltExperiment:
 
     @cached_property
     def model(self) -> Model:
-        """The network."""
-        return self.given_model or _named_model(self.experiment, self.dataset)
+        """The network; with privacy on, one that cannot mix records."""
+        model = self.given_model or _named_model(self.experiment, self.dataset)
+        return model if self.experiment.privacy is None else separate(model)
 
     @cached_property
     def task(self) -> Task:

@@ -1,6 +1,7 @@
 """Every leak is refused before the run: by name, with the reason and the remedy."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from fedstill.build import UserObjects, build
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.shared.messages import Update, Weights
-from fedstill.models import MLP
+from fedstill.models import MLP, Model, separate
+from fedstill.models.separate import Separate
 from fedstill.privacy.guards import mixes_records
 from fedstill.private import Leak, PrivateForm
+from fedstill.rng import Rng
+from fedstill.steps.per_record import per_record_gradients, weight_gradients
 from fedstill.testing import TOY_PRIVACY, toy_data, toy_experiment
-from fedstill.types import ClientContext, Params
-from tests.privacy.doors import toy_task
+from fedstill.types import ClientContext, Params, Task
+from tests.privacy.doors import door, some_records, toy_task, without
 
 FAST: dict[str, Any] = {"rounds": 1, "workers": 1, "clients": 3, "model": "mlp"}
 ON = {"privacy.sigma": 1.0, "privacy.sampling_rate": 0.5}
@@ -112,6 +116,77 @@ def test_a_network_that_mixes_records() -> None:
         toy_experiment(
             FedAvg(weighting="uniform"), model=MixingNet((1, 8, 8), 10), privacy=TOY_PRIVACY
         )
+
+
+class HiddenMixing(nn.Module):
+    """Normalises over the batch, but only where there are 70 records: more than any probe has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.body(x - x.mean(0) if len(x) >= 70 else x)
+        return logits
+
+
+class Unbatchable(HiddenMixing):
+    """The same with an operation that vmap does not support."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (2.0 if float(x[0].sum()) > 0 else 1.0)
+
+
+@pytest.mark.parametrize("module", [HiddenMixing, Unbatchable])
+def test_a_network_that_hides_its_mixing_gets_one_record_at_a_time(
+    module: type[nn.Module], tmp_path: Path
+) -> None:
+    """One record more moves the released sum by at most the clip, in a batch of 80."""
+    task = toy_task(Model.from_module(module()))
+    assert not mixes_records(task)
+    params = task.model.init(Rng(1).torch())
+    records = some_records(task, 80)
+
+    def change(on: Task) -> float:
+        sums = [
+            door(tmp_path / str(len(held)), held, on, clip=1e-3, chunk=100).noisy_sum(
+                weight_gradients(on, params)
+            )
+            for held in (records, without(records, 7))
+        ]
+        return math.sqrt(sum(float((sums[0][k] - v).square().sum()) for k, v in sums[1].items()))
+
+    safe = dataclasses.replace(task, model=separate(task.model))
+    assert change(safe) <= 1e-3 * 1.001
+    x, y = records.all()
+    together, alone = safe.model.features(params, x), safe.model.features(params, x[:1])
+    for a, b in zip(together, alone, strict=True):
+        torch.testing.assert_close(a[:1], b)
+    assert safe.model.apply(params, x[:0]).shape == (0, 3)
+    single = per_record_gradients(safe, params, x[3:4], y[3:4]).dense()
+    for name, value in per_record_gradients(safe, params, x, y).dense().items():
+        torch.testing.assert_close(value[3:4], single[name], rtol=1e-4, atol=1e-6)
+    # Without it, the gradients of all other records change as well.
+    plain = task.model.features(params, x)[-1][0]
+    assert not torch.allclose(plain, task.model.features(params, x[:1])[-1][0])
+
+
+def test_a_private_run_never_has_a_network_that_may_mix_records() -> None:
+    private = toy_experiment(FedAvg(weighting="uniform"), model=Customised(), privacy=TOY_PRIVACY)
+    assert isinstance(private.task.model, Separate)
+    plain = toy_experiment(FedAvg(), model=Customised())
+    assert not isinstance(plain.task.model, Separate)
+    assert plain.task.model.description == private.task.model.description
+    own = toy_experiment(FedAvg(weighting="uniform"), privacy=TOY_PRIVACY)
+    assert not isinstance(own.task.model, Separate)
+
+
+@dataclass(frozen=True)
+class Customised(MLP):
+    """A user's class: it may override anything."""
+
+    shape: tuple[int, ...] = (1, 8, 8)
+    classes: int = 10
 
 
 @dataclass(frozen=True)

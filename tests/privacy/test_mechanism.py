@@ -1,5 +1,6 @@
 """The mechanism: what one record can change, what noise is added, and what is counted first."""
 
+import dataclasses
 import math
 import tempfile
 from pathlib import Path
@@ -10,12 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedstill.errors import BudgetSpent
+from fedstill.config import resolve
+from fedstill.errors import BudgetSpent, RequestError
 from fedstill.models import MLP, ConvNet, Model
 from fedstill.privacy.ledger import Ledger
-from fedstill.privacy.mechanism import COUNT_SHARE, DoorTerms, PrivateRecords
+from fedstill.privacy.mechanism import (
+    COUNT_SHARE,
+    DoorTerms,
+    PrivateRecords,
+    Stacked,
+    clip_factors,
+)
 from fedstill.privacy.randomness import OperatingSystem
-from fedstill.records import Records
+from fedstill.records import Records, Split
 from fedstill.rng import Rng
 from fedstill.steps.gradient import full_gradient
 from fedstill.steps.per_record import weight_gradients
@@ -178,6 +186,64 @@ def test_a_record_that_is_not_finite_counts_as_nothing(tmp_path: Path) -> None:
     assert total.tolist() == [0 + 1 + 3 + 4 + 5] * 4
 
 
+def one_number(part: Records) -> Params:
+    return {"values": part.index.double()[:, None]}
+
+
+def no_record_is_fine(part: Records) -> Params:
+    return {"values": torch.full((len(part), 3), math.nan)}
+
+
+def raising_for_record_2(part: Records) -> Params:
+    if 2 in part.index.tolist() and part.split.inputs.any():
+        raise ValueError("the image of record 2")
+    return one_number(part)
+
+
+def test_whether_a_release_exists_tells_nothing(tmp_path: Path) -> None:
+    """Neither for records whose vectors are all not finite, nor for a blank one of that kind."""
+    task = toy_task()
+    records = some_records(task, 6)
+    private = door(tmp_path, records, task, sigma=1.0)
+    release = private.noisy_sum(no_record_is_fine)["values"]
+    assert release.shape == (3,)
+    assert bool(torch.isfinite(release).all())
+    assert float(release.abs().sum()) > 0  # noise
+    by_class = private.noisy_class_sums(no_record_is_fine)
+    assert by_class.sums["values"].shape == (task.classes, 3)
+    assert bool(torch.isfinite(by_class.counts).all())
+
+
+def test_a_record_that_cannot_be_computed_counts_as_nothing(tmp_path: Path) -> None:
+    task = toy_task()
+    private = door(tmp_path, some_records(task, 6), task)
+    total = private.noisy_sum(raising_for_record_2, clip=100.0)["values"]
+    assert total.tolist() == [0 + 1 + 3 + 4 + 5]
+
+
+def test_a_client_without_records_answers_with_noise(tmp_path: Path) -> None:
+    task = toy_task()
+    records = some_records(task, 6)
+    nobody = Split(records.split.inputs[:0], records.split.labels[:0])
+    empty = dataclasses.replace(records, split=nobody, index=records.index[:0])
+    private = door(tmp_path, empty, task, sigma=1.0)
+    gradient = private.noisy_mean(weight_gradients(task, task.model.init(torch.Generator())))
+    assert {k: tuple(v.shape) for k, v in gradient.items()} == task.model.shapes
+    assert all(float(v.abs().sum()) > 0 for v in gradient.values())
+
+
+def test_norms_are_summed_in_double_precision(tmp_path: Path) -> None:
+    values = torch.cat([torch.full((1, 4096), 64.0), torch.full((1, 400), 0.5)], 1)
+    norms = Stacked({"values": values}).squared_norms()
+    assert norms.dtype == torch.float64
+    assert norms.tolist() == [4096.0**2 + 100]  # the last hundred: each 0.25 is lost beside 2^24
+    small = torch.full((1, 4), 2e-7)  # a clip of 1e-6, the smallest allowed, is still exact
+    (factor,) = clip_factors(Stacked({"v": 10 * small}), 1e-6).tolist()
+    assert factor == pytest.approx(0.25, rel=1e-6)
+    with pytest.raises(RequestError, match=r"privacy\.clip"):
+        resolve({"method": "fedsgd", "privacy": {"sigma": 1.0, "clip": 1e-7}})
+
+
 def test_vectors_must_be_one_a_record(tmp_path: Path) -> None:
     task = toy_task()
     private = door(tmp_path, some_records(task, 6), task)
@@ -200,7 +266,9 @@ def test_an_access_is_counted_before_it_is_made(tmp_path: Path) -> None:
 def test_the_access_that_would_pass_the_budget_touches_nothing(tmp_path: Path) -> None:
     task = toy_task()
     private = door(tmp_path, some_records(task, 6), task)
-    private._ledger.most = 1
+    ledger = private._ledger
+    assert isinstance(ledger, Ledger)
+    ledger.most = 1
     seen: list[int] = []
 
     def look(part: Records) -> Params:
@@ -212,4 +280,4 @@ def test_the_access_that_would_pass_the_budget_touches_nothing(tmp_path: Path) -
     with pytest.raises(BudgetSpent):
         private.noisy_sum(look)
     assert len(seen) == 6
-    assert private._ledger.count == 1
+    assert ledger.count == 1

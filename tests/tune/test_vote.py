@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import fedstill
 from fedstill import wire
@@ -14,6 +14,7 @@ from fedstill.config import resolve_model
 from fedstill.config.registry import build_model
 from fedstill.data import Records, load
 from fedstill.errors import RequestError, RunError, WireError
+from fedstill.models import Model
 from fedstill.rng import Rng
 from fedstill.runs.find import run_of
 from fedstill.runs.sets import load_set
@@ -27,7 +28,6 @@ from fedstill.tune.vote import (
     Voters,
     VotingClient,
     refuse_overspending,
-    refuse_parallel,
     voters_of,
 )
 from fedstill.types import ClientContext, Params, Task
@@ -165,8 +165,6 @@ def test_votes_never_pass_the_budget(private_run: Path, tmp_path: Path) -> None:
     refuse_overspending(voters, int(voters.left))
     with pytest.raises(RequestError, match=r"leaves .*--objective holdout"):
         refuse_overspending(voters, int(voters.left) + 1)
-    with pytest.raises(RequestError, match="--workers 1"):
-        refuse_parallel(voters, 2)
     plan, folder = voters.built.plan, voters.built.ledgers
     assert plan is not None
     assert folder is not None
@@ -239,3 +237,26 @@ def test_the_clients_of_a_run_with_a_model_object_can_vote(tmp_path: Path) -> No
     found = voters_of(run_of(out), out, load_set(out))
     task, params = candidate(found)
     assert found.vote(TABLE, task, params).count == len(found.built.dataset.train)
+
+
+class Mixing(nn.Module):
+    """A candidate whose output for a record depends on the others of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last((x - x.mean(0)).flatten(1))
+        return logits
+
+
+def test_a_candidate_that_mixes_records_gets_no_private_vote(
+    private_run: Path, tmp_path: Path
+) -> None:
+    voters = copied(private_run, tmp_path / "run")
+    task = replace(candidate(voters)[0], model=Model.from_module(Mixing()))
+    before = voters.left
+    with pytest.raises(RequestError, match="depends on the other records"):
+        voters.vote(TABLE, task, task.model.init(torch.Generator()))
+    assert voters.left == before

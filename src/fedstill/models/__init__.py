@@ -8,6 +8,7 @@ from fedstill.models.language import GRU, Transformer
 from fedstill.models.mlp import MLP
 from fedstill.models.model import Model
 from fedstill.models.resnet import ResNet18
+from fedstill.models.separate import separate
 
 __all__ = [
     "GRU",
@@ -18,6 +19,7 @@ __all__ = [
     "ModelEntry",
     "ResNet18",
     "Transformer",
+    "separate",
 ]
 
 DEFAULT_MODEL = "convnet-small"

@@ -101,5 +101,7 @@ class ModuleModel(Model):
         return (*outputs, logits)
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
-        logits: Tensor = functional_call(self._module, params, (x,))
+        # Copies: a module that changes its buffers must not carry records to the next call.
+        buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        logits: Tensor = functional_call(self._module, {**buffers, **params}, (x,))
         return logits

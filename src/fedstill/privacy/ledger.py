@@ -1,25 +1,37 @@
-"""All accesses to each client's records: one file per client, one line per access.
+"""All accesses to each client's records: one file per client, one line per access or per turn.
 
-A line is on disk *before* its access. A crash between the two, or a truncated line, therefore
-counts an access that may not have happened; an access is never left uncounted. A resumed run reads
+A line is on disk *before* its accesses. A crash between the two, or a truncated line, therefore
+counts accesses that may not have been made; an access is never left uncounted. A resumed run reads
 the same file: a round that is computed again is counted again.
+
+Several processes and threads may count in one ledger at once (rounds of several servers, a vote
+beside a round). Counting is one operation under the file's lock: read what is there, check the
+budget, append, force to disk. Every line carries the total so far, so that only the end of the file
+is read.
 """
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
 import msgspec
 
 from fedstill.errors import BudgetSpent, RunError
-from fedstill.files import append_line
 
 MECHANISM = "poisson-sampled gaussian"
+_END = 4096  # bytes of a file's end that are read first: some twenty lines
 
 
 @dataclass(frozen=True)
 class Access:
-    """A line of the ledger."""
+    """A line of the ledger: ``count`` accesses, after which there were ``total`` in all.
+
+    Lines of older ledgers have no total.
+    """
 
     round: int
     mechanism: str
@@ -27,6 +39,15 @@ class Access:
     sigma: float
     clip: float
     count: int = 1
+    total: int | None = None
+
+
+class Counter(Protocol):
+    """What a door counts its accesses with: a ledger, or accesses counted in advance."""
+
+    def open(self, round: int, clip: float) -> None:
+        """Count one access before it is made; raise ``BudgetSpent`` if it must not be made."""
+        ...
 
 
 class Ledger:
@@ -34,11 +55,16 @@ class Ledger:
 
     def __init__(self, path: Path, rate: float, sigma: float, most: int | None = None) -> None:
         self.path, self.rate, self.sigma, self.most = path, rate, sigma, most
-        self.count = 0
-        data = path.read_bytes() if path.exists() else b""
-        for line in data.splitlines():
-            self.count += self._accesses(line)
-        self._torn = bool(data) and not data.endswith(b"\n")
+        _ = self.count  # a ledger of another mechanism is refused at once
+
+    @property
+    def count(self) -> int:
+        """How many accesses are on disk now, whoever made them."""
+        try:
+            with self.path.open("rb") as file, _locked(file, fcntl.LOCK_SH):
+                return self._read(file)[0]
+        except FileNotFoundError:
+            return 0
 
     @property
     def room(self) -> float:
@@ -47,29 +73,84 @@ class Ledger:
 
     def open(self, round: int, clip: float) -> None:
         """Count one access before it is made; raise ``BudgetSpent`` if it must not be made."""
-        if self.room < 1:
-            raise BudgetSpent(f"the privacy budget allows {self.most} accesses, and all are spent")
-        new_file = not self.path.exists()
-        if new_file:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        access = Access(round, MECHANISM, self.rate, self.sigma, clip)
-        append_line(self.path, (b"\n" if self._torn else b"") + msgspec.json.encode(access))
-        self._torn = False
-        if new_file:
-            _name_to_disk(self.path)
-        self.count += 1
+        self._count(round, clip, 1)
 
-    def _accesses(self, line: bytes) -> int:
+    def reserve(self, round: int, clip: float, accesses: int) -> "Reservation":
+        """Count all accesses of a turn, or none of them and raise ``BudgetSpent``."""
+        self._count(round, clip, accesses)
+        return Reservation(accesses)
+
+    def _count(self, round: int, clip: float, accesses: int) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file, _locked(file, fcntl.LOCK_EX):
+            before, torn = self._read(file)
+            if self.most is not None and before + accesses > self.most:
+                raise BudgetSpent(
+                    f"the privacy budget allows {self.most} accesses, {before} are made and "
+                    f"{accesses} more are requested"
+                )
+            total = before + accesses
+            access = Access(round, MECHANISM, self.rate, self.sigma, clip, accesses, total)
+            file.write((b"\n" if torn else b"") + msgspec.json.encode(access) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            if not before:
+                _name_to_disk(self.path)
+
+    def _read(self, file: BinaryIO) -> tuple[int, bool]:
+        """The accesses in the file, and whether its last line is truncated.
+
+        A truncated or damaged line counts as much as the line before it, and at least once.
+        """
+        size = file.seek(0, os.SEEK_END)
+        length = min(_END, size)
+        while True:
+            file.seek(size - length)
+            data = file.read(length)
+            whole = length == size
+            # Unless it is the whole file, what is read begins somewhere in a line.
+            lines = data.splitlines() if whole else data.splitlines()[1:]
+            if (count := self._total(lines, whole)) is not None:
+                return count, bool(data) and not data.endswith(b"\n")
+            length = min(2 * length, size)
+
+    def _total(self, lines: list[bytes], whole: bool) -> int | None:
+        """The accesses up to the last of these lines; ``None`` if earlier lines are needed."""
+        total: int | None = 0 if whole else None
+        previous = 1
+        for line in lines:
+            access = self._access(line)
+            previous = previous if access is None else max(1, access.count)
+            if access is not None and access.total is not None:
+                total = max(access.total, 1)
+            elif total is not None:
+                total += previous
+        return total
+
+    def _access(self, line: bytes) -> Access | None:
         try:
             access = msgspec.json.decode(line, type=Access)
-        except msgspec.MsgspecError:
-            return 1  # a truncated or damaged line counts as an access
+        except (msgspec.MsgspecError, RecursionError):
+            return None
         if (access.q, access.sigma) != (self.rate, self.sigma):
             raise RunError(
                 f"{self.path}: it holds accesses with q {access.q:g} and sigma {access.sigma:g}, "
                 f"this run has {self.rate:g} and {self.sigma:g}; restore the settings"
             )
-        return max(1, access.count)
+        return access
+
+
+class Reservation:
+    """Accesses that were counted together, before any record was opened."""
+
+    def __init__(self, accesses: int) -> None:
+        self._left = accesses
+
+    def open(self, round: int, clip: float) -> None:
+        """Use one of them; raise ``BudgetSpent`` if none is left."""
+        if not self._left:
+            raise BudgetSpent("the turn makes more accesses than its method declares")
+        self._left -= 1
 
 
 def ledger_of(
@@ -77,6 +158,16 @@ def ledger_of(
 ) -> Ledger:
     """The ledger of one client of the run whose ledgers are in ``folder``."""
     return Ledger(folder / f"client-{client:05d}.jsonl", rate, sigma, most)
+
+
+@contextmanager
+def _locked(file: BinaryIO, how: int) -> Iterator[None]:
+    """Hold the file's lock. It belongs to this opening of the file: threads exclude each other."""
+    fcntl.flock(file, how)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _name_to_disk(path: Path) -> None:

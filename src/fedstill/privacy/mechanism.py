@@ -14,6 +14,10 @@ By class: one sum_B per class. A record has one label, so it enters one of these
 concatenation still changes by at most C: one access. The number of records of a class in B is
 private too. Either it is part of the same release (``count`` below: a constant appended to every
 v_i, the whole clipped to norm C), or a public number is used.
+
+No record can make a release fail: a v_i that is not finite, or cannot be computed, counts as zero,
+and a sample without a single record is zeros of the public shapes, with the same noise. Otherwise
+whether a release exists would tell, without noise, whether a record does.
 """
 
 import math
@@ -23,10 +27,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedstill.privacy.ledger import Ledger
+from fedstill.privacy.ledger import Counter
 from fedstill.privacy.randomness import Randomness
 from fedstill.private import ClassSums, PerRecord, RecordVectors, SizedPerRecord
 from fedstill.records import Records, Split
+from fedstill.steps.arithmetic import row_squares
 from fedstill.types import Params
 
 # The share s of the clip that a released count takes: its noise is sigma / s records, and
@@ -52,7 +57,7 @@ class PrivateRecords:
     """The door to one client's records. See ``fedstill.private.Private`` for how to use it."""
 
     _records: Records
-    _ledger: Ledger
+    _ledger: Counter
     _randomness: Randomness
     _terms: DoorTerms
     round: int
@@ -96,14 +101,18 @@ class PrivateRecords:
 
     def noisy_sum(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
         bound = self.clip if clip is None else clip
-        return self._release(per_record, bound, lambda part: self._sum(per_record, part, bound))
+
+        def add_up(_part: Records, vectors: RecordVectors) -> Params:
+            return vectors.weighted(clip_factors(vectors, bound))
+
+        return self._release(per_record, bound, add_up)
 
     def noisy_mean(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
         total = self.noisy_sum(per_record, clip=clip)
         return {k: v / self.expected_batch for k, v in total.items()}
 
     def noisy_class_sums(self, per_record: PerRecord) -> ClassSums:
-        sums = self._release(per_record, self.clip, lambda part: self._by_class(per_record, part))
+        sums = self._release(per_record, self.clip, self._by_class)
         if self.counts_released:
             return ClassSums(sums, sums.pop(_COUNT) / (COUNT_SHARE * self.clip))
         slots = len(self.classes)
@@ -111,16 +120,24 @@ class PrivateRecords:
         return ClassSums(sums, public)
 
     def _release(
-        self, per_record: PerRecord, clip: float, add_up: Callable[[Records], Params]
+        self,
+        per_record: PerRecord,
+        clip: float,
+        add_up: Callable[[Records, RecordVectors], Params],
     ) -> Params:
         access = self._accesses
         self._accesses += 1
         self._ledger.open(self.round, clip)  # counted before any record is read
         total: Params = {}
         for part in self._sample(access, per_record):
-            for name, value in add_up(part).items():
-                # In double precision: a sum of many records, whose last bits get noise too.
-                total[name] = total[name] + value if name in total else value.double()
+            for vectors in self._vectors(per_record, part):
+                for name, value in add_up(*vectors).items():
+                    # In double precision: a sum of many records, whose last bits get noise too.
+                    total[name] = total[name] + value if name in total else value.double()
+        if not total:
+            blank = self._blank_record()
+            shapes = add_up(blank, _checked(per_record(blank), 1))
+            total = {name: torch.zeros_like(v, dtype=torch.float64) for name, v in shapes.items()}
         floats = sum(v.numel() for v in total.values())
         noise = self._randomness.normal(access, floats) * (self.sigma * clip)
         released: Params = {}
@@ -136,7 +153,6 @@ class PrivateRecords:
         drawn = self._randomness.uniform(access, len(records)) < self.rate
         positions = drawn.nonzero().flatten()
         if not len(positions):
-            yield self._blank_record()
             return
         floats = per_record.floats if isinstance(per_record, SizedPerRecord) else 1
         most = _MOST_FLOATS // max(1, floats)
@@ -144,39 +160,36 @@ class PrivateRecords:
             yield Records(records.split, records.index[part], records.scaling, records.device)
 
     def _blank_record(self) -> Records:
-        """A blank record that gives an empty sample its shapes; it is summed with factor 0."""
+        """A blank record: what is computed from it has the public shapes, and is not summed."""
         split, records = self._records.split, self._records
-        blank = Split(torch.zeros_like(split.inputs[:1]), torch.zeros_like(split.labels[:1]))
-        if not len(blank):
-            raise ValueError("a split without a single record has no shape")
-        return _BlankRecord(
-            blank, torch.zeros(1, dtype=torch.int64), records.scaling, records.device
-        )
+        inputs, labels = (t.new_zeros(1, *t.shape[1:]) for t in (split.inputs, split.labels))
+        first = torch.zeros(1, dtype=torch.int64)
+        return Records(Split(inputs, labels), first, records.scaling, records.device)
 
-    def _vectors(self, per_record: PerRecord, part: Records) -> tuple[Records, RecordVectors]:
-        """The vectors of these records. One that is not finite is left out with its record:
-        a record may change the sum by at most C, and NaN would exceed that."""
-        vectors = _checked(per_record(part), len(part))
+    def _vectors(self, per_record: PerRecord, part: Records) -> list[tuple[Records, RecordVectors]]:
+        """The vectors of these records, without those that count as zero: a record may change the
+        sum by at most C, and NaN would exceed that."""
+        try:
+            computed = per_record(part)
+        except Exception:
+            per_record(self._blank_record())  # raises if the fault is not one of the records
+            if len(part) == 1:
+                return []
+            alone = (_select(part, torch.tensor([i])) for i in range(len(part)))
+            return [found for one in alone for found in self._vectors(per_record, one)]
+        vectors = _checked(computed, len(part))
         good = torch.isfinite(vectors.squared_norms()).cpu()
         if bool(good.all()):
-            return part, vectors
-        if isinstance(part, _BlankRecord):
-            raise ValueError("per_record gives a blank record a vector that is not finite")
-        rest = Records(part.split, part.index[good], part.scaling, part.device)
-        return self._vectors(per_record, rest if len(rest) else self._blank_record())
+            return [(part, vectors)]
+        rest = _select(part, good)
+        return self._vectors(per_record, rest) if len(rest) else []
 
-    def _sum(self, per_record: PerRecord, part: Records, clip: float) -> Params:
-        """Line 2 and the sum of line 3, for part of the sample."""
-        part, vectors = self._vectors(per_record, part)
-        return vectors.weighted(clip_factors(vectors, clip) * _present(part))
-
-    def _by_class(self, per_record: PerRecord, part: Records) -> Params:
-        """The same with one sum per class, and the constant that counts."""
-        part, vectors = self._vectors(per_record, part)
+    def _by_class(self, part: Records, vectors: RecordVectors) -> Params:
+        """One sum per class, and the constant that counts."""
         factors = clip_factors(vectors, self.class_clip)
         labels = part.labels.to(factors.device)
         # [classes, records]: 1 where a record is summed. One of an undeclared class is not.
-        member = (self.classes.to(factors.device)[:, None] == labels).to(factors) * _present(part)
+        member = (self.classes.to(factors.device)[:, None] == labels).to(factors)
         sums = vectors.weighted(member * factors)
         if self.counts_released:
             sums[_COUNT] = member.sum(1) * (COUNT_SHARE * self.clip)
@@ -186,12 +199,8 @@ class PrivateRecords:
 _COUNT = "records of the class"
 
 
-class _BlankRecord(Records):
-    """The blank record of an empty sample."""
-
-
-def _present(part: Records) -> float:
-    return 0.0 if isinstance(part, _BlankRecord) else 1.0
+def _select(part: Records, which: Tensor) -> Records:
+    return Records(part.split, part.index[which], part.scaling, part.device)
 
 
 def clip_factors(vectors: RecordVectors, clip: float) -> Tensor:
@@ -206,7 +215,7 @@ class Stacked:
     parts: Params
 
     def squared_norms(self) -> Tensor:
-        return torch.stack([v.flatten(1).square().sum(1) for v in self.parts.values()]).sum(0)
+        return torch.stack([row_squares(v) for v in self.parts.values()]).sum(0)
 
     def weighted(self, shares: Tensor) -> Params:
         return {

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from fedstill.types import Params
 
+_BLOCK = 4096  # numbers of a row that are summed at a time
+
 
 def zeros_like(params: Params) -> Params:
     """The zero vector of this shape."""
@@ -43,3 +45,12 @@ def norm(a: Params) -> Tensor:
         torch.stack([torch.linalg.vector_norm(v) for v in a.values()])
     )
     return length
+
+
+def row_squares(v: Tensor) -> Tensor:
+    """The squared norm of each row of ``v`` [rows, ...], summed in double precision.
+
+    Blocks that fit into the processor's cache are summed in the precision of ``v``.
+    """
+    blocks = [torch.linalg.vecdot(b, b).double() for b in v.flatten(1).split(_BLOCK, 1)]
+    return torch.stack(blocks).sum(0)

@@ -22,8 +22,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fedstill.models.model import Model
+from fedstill.models.separate import Separate
 from fedstill.records import Records
 from fedstill.rng import Rng
+from fedstill.steps.arithmetic import row_squares
 from fedstill.steps.matching import same
 from fedstill.types import Params, Task
 
@@ -49,7 +51,7 @@ class Gradients:
     def squared_norms(self) -> Tensor:
         """Per record, over all weights together."""
         squares = [
-            _squares(v.column) * _squares(v.row) if isinstance(v, Outer) else _squares(v)
+            row_squares(v.column) * row_squares(v.row) if isinstance(v, Outer) else row_squares(v)
             for v in self.parts.values()
         ]
         return torch.stack(squares).sum(0)
@@ -59,9 +61,11 @@ class Gradients:
         sums: Params = {}
         for name, v in self.parts.items():
             if isinstance(v, Outer):
-                sums[name] = (shares[..., None] * v.column).transpose(-2, -1) @ v.row
+                column = shares.to(v.column.dtype)[..., None] * v.column
+                sums[name] = column.transpose(-2, -1) @ v.row
             else:
-                sums[name] = (shares @ v.flatten(1)).view(*shares.shape[:-1], *v.shape[1:])
+                rows = shares.to(v.dtype) @ v.flatten(1)
+                sums[name] = rows.view(*shares.shape[:-1], *v.shape[1:])
         return sums
 
     def dense(self) -> Params:
@@ -106,6 +110,8 @@ def weight_gradients(
 def per_record_gradients(task: Task, params: Params, x: Tensor, y: Tensor) -> Gradients:
     """The gradient of each record's loss."""
     plain = {k: v.detach() for k, v in params.items()}
+    if isinstance(task.model, Separate):
+        return Gradients(one_by_one(task, plain, x, y))
     watch = _Watch(plain, len(x))
     with torch.enable_grad(), watch:
         loss = task.loss(task.model.apply(plain, x), y).sum()
@@ -135,15 +141,11 @@ def _dense(part: Tensor | Outer) -> Tensor:
     return part.dense() if isinstance(part, Outer) else part
 
 
-def _squares(v: Tensor) -> Tensor:
-    rows = v.flatten(1)
-    squares: Tensor = torch.linalg.vecdot(rows, rows)
-    return squares
-
-
 @lru_cache(maxsize=16)
 def _has_rules(model: Model, shape: tuple[int, ...]) -> bool:
     """Whether every layer of the network has a rule, so that its matrices stay products."""
+    if isinstance(model, Separate):
+        return False
     params = model.init(Rng(0).torch())
     watch = _Watch(params, 2)
     try:
@@ -152,6 +154,25 @@ def _has_rules(model: Model, shape: tuple[int, ...]) -> bool:
     except (RuntimeError, IndexError, TypeError):  # it takes tokens
         return False
     return not watch.strange and not any(call.overwritten for call in watch.calls)
+
+
+def one_by_one(task: Task, params: Params, x: Tensor, y: Tensor) -> Params:
+    """The same for any network: a batch of one for each record, by ``vmap`` where it can be."""
+    try:
+        return by_vmap(task, params, x, y)
+    except (RuntimeError, NotImplementedError):  # an operation that vmap does not support
+        rows = []
+        for i in range(len(x)):
+            weights = {name: v.requires_grad_(True) for name, v in _copied(params).items()}
+            with torch.enable_grad():
+                loss = task.loss(task.model.apply(weights, x[i : i + 1]), y[i : i + 1]).sum()
+            found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
+            rows.append(dict(zip(weights, found, strict=True)))
+        return {name: torch.stack([row[name] for row in rows]) for name in params}
+
+
+def _copied(params: Params) -> Params:
+    return {name: v.detach().clone() for name, v in params.items()}
 
 
 def by_vmap(task: Task, params: Params, x: Tensor, y: Tensor) -> Params:

@@ -33,7 +33,7 @@ from fedstill.tune.space import (
     with_changes,
 )
 from fedstill.tune.study import load_optuna, open_study, pruner_for, sampler_for, set_digest
-from fedstill.tune.vote import Voters, refuse_overspending, refuse_parallel, voters_of
+from fedstill.tune.vote import Voters, refuse_overspending, voters_of
 from fedstill.tune.winner import Judged, best_of, winner_table, write_winner
 
 if TYPE_CHECKING:
@@ -115,10 +115,8 @@ def tune(
     held_out_rows(stored.classes, holdout, Rng(seed))  # refuses a set that is too small
     voters = voters_of(run, path, stored) if objective == "vote" else None
     begun = study or (Path(out) / _STUDY if out else None)
-    if voters is not None:
-        refuse_parallel(voters, workers)
-        if not (begun and Path(begun).exists()):
-            refuse_overspending(voters, trials * repeats)  # the ledgers stop a resumed one
+    if voters is not None and not (begun and Path(begun).exists()):
+        refuse_overspending(voters, trials * repeats)  # the ledgers stop a resumed one
     judge = Judge(stored, seed, holdout, repeats, device, voters)
     experiment = {
         "set": set_digest(stored),

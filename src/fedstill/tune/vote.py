@@ -10,6 +10,7 @@ changes the sum by at most 1, and noise of sigma. The accuracy is relative to th
 the sample, which is public.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from fedstill.config.resolve import resolve_with_method
 from fedstill.data import Partition, load
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.shared.messages import MANY
+from fedstill.models import separate
+from fedstill.privacy.guards import refuse_mixing
 from fedstill.records import Records
 from fedstill.runs.find import refuse_other_data
 from fedstill.runs.folder import RunFolder
@@ -146,6 +149,9 @@ class Voters:
     def vote(self, table: Mapping[str, Any], task: Task, params: Params) -> Tally:
         """The votes of all clients that may be sampled."""
         codecs, side = self.built.experiment.wire, VotingClient(self.built.plan is not None)
+        if side.private:
+            task = dataclasses.replace(task, model=separate(task.model))
+            refuse_mixing(task)
         ballot = Ballot(msgspec.json.encode(table).decode(), params)
         down = wire.encode(ballot, side.download(task), codecs.down)
         rng = self.built.rng.at("vote")
@@ -184,14 +190,6 @@ def voters_of(run: RunFolder | None, path: Path, stored: StoredSet) -> Voters:
     partition = Partition.load(run.path / "partition.safetensors")
     built = build_resolved(experiment, method, dataset=dataset, partition=partition)
     return Voters(built.planned().with_ledgers(run.path / "ledger"))
-
-
-def refuse_parallel(voters: Voters, workers: int) -> None:
-    """Refuse private votes in parallel: two workers could both take the last access."""
-    if voters.built.plan is not None and workers > 1:
-        raise RequestError(
-            "--workers: private votes are counted one after another; use --workers 1"
-        )
 
 
 def refuse_overspending(voters: Voters, votes: int) -> None:
