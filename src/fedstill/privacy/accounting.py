@@ -46,11 +46,18 @@ def epsilon_of(
     with _silenced():
         if accountant == "rdp" or accesses > _MOST_COMPOSED:
             return _renyi(accesses, rate, sigma, delta)
-        if rate == 1:  # n Gaussian releases are one of sigma / sqrt(n)
-            composed = _one_access(1.0, sigma / math.sqrt(accesses))
-        else:
-            composed = _one_access(rate, sigma).self_compose(accesses)
-        return float(composed.get_epsilon_for_delta(delta))
+        return float(_composed(accesses, rate, sigma).get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=64)
+def delta_of(
+    epsilons: tuple[float, ...], accesses: int, rate: float, sigma: float
+) -> tuple[float, ...]:
+    """Delta of ``accesses`` accesses at each epsilon, by privacy loss distributions: the curve that
+    bounds every attacker's errors."""
+    with _silenced():
+        found = _composed(accesses, rate, sigma).get_delta_for_epsilon(list(epsilons))
+    return tuple(float(delta) for delta in found)
 
 
 @lru_cache(maxsize=256)
@@ -131,6 +138,12 @@ def most_accesses(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def _composed(accesses: int, rate: float, sigma: float) -> Any:
+    if rate == 1:  # n Gaussian releases are one of sigma / sqrt(n)
+        return _one_access(1.0, sigma / math.sqrt(accesses))
+    return _one_access(rate, sigma).self_compose(accesses)
 
 
 @lru_cache(maxsize=16)
