@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0])
     parser.add_argument("--q", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--canaries", type=int, default=4000)
+    parser.add_argument("--canaries", type=int, default=10_000)
     parser.add_argument("--only", nargs="+")
     options = parser.parse_args()
     settings = AuditSettings(options.canaries)

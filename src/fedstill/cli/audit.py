@@ -9,8 +9,8 @@ from rich.console import Console
 from fedstill.cli import options
 from fedstill.config.nested import merged
 from fedstill.errors import RequestError
-from fedstill.evaluate.audited import FILE, Audited, audit_method, audit_run
-from fedstill.privacy.audit import POWER_SHARE, Audit, AuditSettings, Finding
+from fedstill.evaluate.audited import FILE, audit_method, audit_run
+from fedstill.privacy.audit import POWER_SHARE, Audit, AuditReport, AuditSettings, Finding
 from fedstill.runs.folder import RunFolder
 
 _WORDS = {
@@ -46,7 +46,9 @@ def audit_command(
     delta: Annotated[
         float | None, typer.Option(help="The claimed delta.", show_default="1e-5")
     ] = None,
-    canaries: Annotated[int, typer.Option(help="Canary records, each included at random.")] = 4000,
+    canaries: Annotated[
+        int, typer.Option(help="Canary records, each included at random.")
+    ] = AuditSettings.canaries,
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -107,7 +109,7 @@ def audit_command(
     _print(console, result, folder)
     if json:
         options.print_json(result.table)
-    if result.private is not None and result.private.refuted:
+    if result.refuted:
         raise typer.Exit(1)
 
 
@@ -133,17 +135,16 @@ def _check(
             )
 
 
-def _print(console: Console, result: Audited, folder: RunFolder) -> None:
+def _print(console: Console, result: AuditReport, folder: RunFolder) -> None:
     for note in result.notes:
         console.print(f"note: {note}", markup=False)
-    if result.private is not None:
-        for line in _private_lines(result.private):
+    if result.audit is not None:
+        for line in _private_lines(result.audit):
             console.print(line, markup=False)
-    if result.plain is not None:
-        console.print(
-            f"{result.plain.method} without privacy: {_found(result.plain)}", markup=False
-        )
-    elif result.private is None:
+    if result.without_privacy is not None:
+        plain = result.without_privacy
+        console.print(f"{plain.method} without privacy: {_found(plain)}", markup=False)
+    elif result.audit is None:
         console.print("the run has no privacy and makes no images: it claims nothing", markup=False)
     if folder.holds_run:
         console.print(f"kept in {folder.path / FILE}", markup=False)

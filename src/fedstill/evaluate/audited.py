@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,54 +10,36 @@ import msgspec
 import torch
 
 from fedstill.build import BuiltExperiment, build
-from fedstill.config.nested import Table, as_table, merged
+from fedstill.config.nested import Table, merged
 from fedstill.config.resolve import resolve_with_method
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
-from fedstill.privacy.audit import Audit, AuditSettings, AuditTarget, audit, membership
+from fedstill.privacy.audit import (
+    Audit,
+    AuditReport,
+    AuditSettings,
+    AuditTarget,
+    audit,
+    membership,
+)
 from fedstill.privacy.mechanism import DoorTerms
 from fedstill.records import Split
 from fedstill.runs.folder import RunFolder
 from fedstill.types import Task
-from fedstill.version import VERSION
 
 FILE = "audit.json"
 # Of a run's configuration, as many rounds are audited as make this many accesses.
 _MOST_ACCESSES = 500
 
 
-@dataclass(frozen=True)
-class Audited:
-    """The audit of a private form, and the attack on the same without privacy, where there is one.
-
-    ``notes`` say what differs from what was asked for.
-    """
-
-    private: Audit | None
-    plain: Audit | None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def table(self) -> Table:
-        """All of it, as JSON has it."""
-        answer: Table = {"refuted": False, "verdict": None, "notes": list(self.notes)}
-        if self.private is not None:
-            answer["audit"] = as_table(self.private)
-            answer["refuted"] = self.private.refuted
-            answer["verdict"] = self.private.verdict
-        if self.plain is not None:
-            answer["without_privacy"] = as_table(self.plain)
-        return answer
-
-
-def audit_method(request: Mapping[str, Any], settings: AuditSettings) -> Audited:
+def audit_method(request: Mapping[str, Any], settings: AuditSettings) -> AuditReport:
     """Audit the method of this request, which has a ``[privacy]`` section, with one client."""
     target = method_target(request, settings.canaries)
     private = audit(target, settings)
     open_request = {key: value for key, value in request.items() if key != "privacy"}
     _, method = resolve_with_method(open_request)
     plain = membership(method, target.name, target.task, target.blank, settings)
-    return Audited(private, plain, _fewer(private, settings))
+    return AuditReport(private, plain, _fewer(private, settings))
 
 
 def method_target(request: Mapping[str, Any], canaries: int) -> AuditTarget:
@@ -77,7 +58,7 @@ def method_target(request: Mapping[str, Any], canaries: int) -> AuditTarget:
     return _target(built, built.experiment.rounds)
 
 
-def audit_run(folder: RunFolder, rounds: int | None, settings: AuditSettings) -> Audited:
+def audit_run(folder: RunFolder, rounds: int | None, settings: AuditSettings) -> AuditReport:
     """Audit the configuration of the run in this folder, and keep the result there."""
     config = folder.read_config()
     if config.get("partition") == "nodes":
@@ -101,24 +82,25 @@ def audit_run(folder: RunFolder, rounds: int | None, settings: AuditSettings) ->
             f"audited: {number} of the {turns} rounds in which a client takes part, and what these "
             "claim; --rounds sets the number"
         )
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     if plan is None:
         task = _task(built, number)
         name = built.experiment.method["name"]
         plain = membership(built.method, name, task, _blank(built), settings)
-        result = Audited(None, plain, tuple(notes))
+        result = AuditReport(None, plain, tuple(notes), made=now)
     else:
         private = audit(_target(built, number), settings)
-        result = Audited(private, None, (*notes, *_fewer(private, settings)))
-    kept = {"version": VERSION, "made": datetime.now(UTC).isoformat(timespec="seconds")}
-    text = msgspec.json.format(msgspec.json.encode({**kept, **result.table}), indent=2)
+        told = (*notes, *_fewer(private, settings))
+        result = AuditReport(private, None, told, made=now)
+    text = msgspec.json.format(msgspec.json.encode(result.table), indent=2)
     write_atomically(folder.path / FILE, text + b"\n")
     return result
 
 
-def kept_audit(folder: Path) -> Table | None:
+def kept_audit(folder: Path) -> AuditReport | None:
     """The result that ``audit_run`` kept in a run folder; ``None`` if there is none."""
     try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=AuditReport)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -41,6 +42,7 @@ from fedstill.privacy.randomness import OperatingSystem
 from fedstill.records import Split
 from fedstill.rng import Rng
 from fedstill.types import AnyMethod, ClientContext, Reply, ServerContext, Task
+from fedstill.version import VERSION
 
 POWER_SHARE = 0.25  # of the claim: a bound below it says nothing
 # The thresholds of the Gaussian test: of the canaries that are out, this share is above. The first
@@ -58,7 +60,7 @@ Attack = Literal["door", "message"]
 class AuditSettings:
     """How hard the audit tries."""
 
-    canaries: int = 4000
+    canaries: int = 10_000
     confidence: float = 0.95
     seed: int = 0
 
@@ -132,6 +134,34 @@ class Audit:
             return "refuted"
         weak = self.finding.bound < POWER_SHARE * self.claimed
         return "no power" if weak or not self.could_refute else "not refuted"
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """An audit of a private form, and the attack on the same without privacy, where there is one.
+
+    ``notes`` say what differs from what was asked for; ``made`` is when a run was audited.
+    """
+
+    audit: Audit | None
+    without_privacy: Audit | None = None
+    notes: tuple[str, ...] = ()
+    version: str = VERSION
+    made: str = ""
+
+    @property
+    def refuted(self) -> bool:
+        return self.audit is not None and self.audit.refuted
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.audit is None else self.audit.verdict
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        found = {k: v for k, v in msgspec.to_builtins(self).items() if v is not None}
+        return {**found, "refuted": self.refuted, "verdict": self.verdict}
 
 
 Door = Callable[..., PrivateRecords]
