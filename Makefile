@@ -6,7 +6,10 @@ READY := $(VENV)/.ready
 READY_SLOW := $(VENV)/.ready-slow
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test slow browser check format golden bench clean
+.PHONY: help demo quick test slow browser fuzz check format golden bench clean
+
+CASES ?= 1000000
+SEED ?= 0
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -27,6 +30,9 @@ browser: $(READY) ## the pages in headless Chromium; screenshots go to build/scr
 	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
 	$(BIN)/python -c "import playwright"
 	$(BIN)/python -m pytest -m browser tests/browser
+
+fuzz: $(READY) ## the fuzzer: a million cases in about half an hour; CASES=20000 for fewer, SEED=1 for others
+	$(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED)
 
 check: $(READY) ## style, types and the direction of imports
 	$(BIN)/ruff check .

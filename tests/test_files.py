@@ -1,5 +1,7 @@
 import errno
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,31 @@ def test_lines_are_added(tmp_path: Path) -> None:
     files.append_line(tmp_path / "log", b"one")
     files.append_line(tmp_path / "log", b"two")
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+
+
+def test_leftovers_of_killed_writers_are_swept(tmp_path: Path) -> None:
+    """And nothing else: neither a file that is being written, nor one of another name."""
+    inner = tmp_path / "deep" / "er"
+    code = (
+        "import os, sys; from pathlib import Path; from fedstill import files\n"
+        "with files.replacing(Path(sys.argv[1])) as temporary:\n"
+        "    temporary.write_bytes(b'half')\n"
+        "    os.kill(os.getpid(), 9)"
+    )
+    for folder in (tmp_path, inner):
+        subprocess.run([sys.executable, "-c", code, str(folder / "model.bin")], check=False)
+    left = sorted(path.name[:11] for path in tmp_path.rglob("*") if path.is_file())
+    assert left == [".model.bin."] * 2
+    for name in (".mine.tmp", "notes.tmp", ".lock"):
+        (tmp_path / name).write_bytes(b"")
+    with files.replacing(tmp_path / "live") as live:
+        live.write_bytes(b"new")
+        files.sweep(tmp_path)
+        assert live.exists()
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {
+        ".lock",
+        ".mine.tmp",
+        "live",
+        "notes.tmp",
+    }
+    assert (tmp_path / "live").read_bytes() == b"new"

@@ -38,7 +38,7 @@ from fedstill.privacy.guards import private_form_of, refuse_leaks
 from fedstill.privacy.plan import PrivatePlan, make_plan
 from fedstill.records import Records, Scaling
 from fedstill.rng import Rng
-from fedstill.types import AnyMethod, Task
+from fedstill.types import AnyMethod, Limits, Task
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,18 @@ class BuiltExperiment:
             rounds=experiment.rounds,
             scaling=data.scaling,
             device=torch.device(experiment.device),
+            limits=self.limits,
         )
+
+    @property
+    def limits(self) -> Limits:
+        """What clients' messages are declared to stay within. All of it is public."""
+        wire, records = self.experiment.wire, self.experiment.max_records
+        if records is None and self.plan is not None:
+            records = max(self.plan.sizes)
+        elif records is None and not parse_partition(self.experiment.partition).on_nodes:
+            records = max(1, int(self.partition.sizes.max()))
+        return Limits(records or Limits.records, wire.max_norm, wire.pixel_slack)
 
     def planned(self) -> "BuiltExperiment":
         """The same with its privacy plan and sigma; unchanged where privacy is off."""
@@ -188,14 +199,15 @@ class BuiltExperiment:
         """The clients that may be sampled: those with records.
 
         With privacy on and its classes not public, this would reveal which clients are empty: then
-        all may be sampled. Nodes with their own data are assumed to have records.
+        all may be sampled. Nodes with their own data are assumed to have records, and so are all
+        clients on a node that has not opened any.
         """
         privacy = self.experiment.privacy
         rule = parse_partition(self.experiment.partition)
         if rule.on_nodes or (privacy is not None and privacy.classes == "all"):
             return list(range(self.partition.clients))
         clients: list[int] = self.partition.sizes.nonzero().flatten().tolist()
-        return clients
+        return clients or list(range(self.partition.clients))
 
     @property
     def clients_per_round(self) -> int:

@@ -10,6 +10,7 @@ from fedstill import wire
 from fedstill.config.experiment import WireSettings
 from fedstill.data import Dataset, Partition
 from fedstill.errors import BudgetSpent, FedstillError, WireError
+from fedstill.privacy.ledger import Reservation
 from fedstill.privacy.plan import PrivatePlan
 from fedstill.records import Records
 from fedstill.rng import Rng
@@ -47,13 +48,15 @@ class Answer:
 class ClientRecords:
     """The records of all clients, and what a private run lets out of them.
 
-    Only a private run has a ``plan``, and ``ledgers``, the folder of its ledgers.
+    Only a private run has a ``plan``, and ``ledgers``, the folder of its ledgers. ``reserved``:
+    this turn's accesses, where they were counted before the records were opened.
     """
 
     dataset: Dataset
     partition: Partition
     plan: PrivatePlan | None = None
     ledgers: Path | None = None
+    reserved: Reservation | None = None
 
     def of(self, client: int, task: Task) -> Records:
         """The client's records: indices into the split that all share."""
@@ -74,7 +77,8 @@ class ClientRecords:
             return ClientContext(task, round, client, rng, data=records, progress=progress)
         if self.ledgers is None:
             raise ValueError("a private run needs a folder for its ledgers")
-        door = self.plan.door(records, task, client, round, rng, self.ledgers)
+        counter = self.reserved or self.plan.ledger(self.ledgers, client)
+        door = self.plan.door(records, task, client, round, rng, counter)
         return ClientContext(task, round, client, rng, private=door, progress=progress)
 
 

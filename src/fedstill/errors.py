@@ -38,6 +38,11 @@ class Interrupted(FedstillError):
     exit_code = 130
 
 
+# What parsers raise on text from others: wrong syntax, bad UTF-8, numbers of 5,000 digits, nesting
+# without end. (The errors of msgspec, tomllib and json are ValueErrors.)
+UNREADABLE = (ValueError, RecursionError)
+
+
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """``; did you mean 'x'?`` with the nearest valid name, or the list of all of them."""
     names = {name.lower(): name for name in sorted(valid)}

@@ -16,6 +16,7 @@ from fedstill.observe.observer import Observer
 from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import RoundMetrics
 from fedstill.runs.sets import SetMetadata
+from fedstill.server import Turn, take_turn
 from fedstill.steps.scores import score
 from fedstill.types import Evaluation, Reply, ServerContext
 from fedstill.wire import tree
@@ -55,7 +56,12 @@ class Federation:
                 f"the checkpoint of round {damaged} is damaged: resuming after round {self.round}"
             )
         self.state = tree.load(stored, type(initial), self.built.task.device)
-        self.history = self.folder.read_metrics(up_to=self.round)
+        self.history = self.folder.recover_metrics(self.round)
+        if lost := sorted(set(range(1, self.round + 1)) - {m.round for m in self.history}):
+            self.observer.note(
+                f"metrics.jsonl has no line for round {lost[0]}"
+                f"{f' and {len(lost) - 1} others' if lost[1:] else ''}: the totals leave them out"
+            )
         self.folder.rewrite_metrics(self.history)
 
     def step(self, engine: Engine) -> RoundMetrics:
@@ -90,8 +96,12 @@ class Federation:
         method, plan = self.built.method, self.built.plan
         received, failed = self._accept(context.round, answers, works)
         verdicts = self._judge(context, received)
-        replies = self._trusted(received, verdicts)
-        state = method.server(context, self.state, replies)
+        trusted = self._trusted(received, verdicts)
+        turn = take_turn(method, context, self.state, trusted)
+        state, replies = turn.state, turn.replies
+        failed |= self._left_out(context.round, trusted, turn, answers)
+        received = [reply for reply in received if reply.client not in failed]
+        self._check_quorum(context.round, len(received), len(works), failed)
         measured = self._evaluate(context, state)
         self._keep_synthetic(context.round, state, received)
         numbers = method.report(state, replies) | measured.details
@@ -100,8 +110,8 @@ class Federation:
         got = 0 if self.pooled else sum(len(w.message) for w in works if w.client in asked)
         metrics = RoundMetrics(
             round=context.round,
-            accuracy=measured.accuracy,
-            loss=measured.loss,
+            accuracy=_finite(measured.accuracy),
+            loss=_finite(measured.loss),
             up_bytes=sent,
             down_bytes=got,
             seconds=0.0,  # known when the round is over
@@ -118,15 +128,15 @@ class Federation:
         return metrics, state
 
     def _commit(self, metrics: RoundMetrics, state: Any, answers: Sequence[Answer]) -> None:
-        """Make the round durable: metrics first, because a resume drops lines after the checkpoint
-        but cannot restore a missing one."""
+        """Make the round durable: metrics first, because a resume drops lines after the checkpoint.
+        The checkpoint has them too, in case the line is damaged."""
         changed = {
             answer.client: answer.state
             for answer in answers
             if answer.client not in metrics.failed and answer.state is not None
         }
         self.folder.add_metrics(metrics)
-        self.folder.checkpoints.save(metrics.round, tree.dump(state), changed)
+        self.folder.checkpoints.save(metrics.round, tree.dump(state), changed, metrics)
         self.round, self.state = metrics.round, state
         self.history.append(metrics)
         self.observer.round_done(metrics)
@@ -160,9 +170,7 @@ class Federation:
         plan, folder = self.built.plan, self.built.ledgers
         if plan is not None and folder is not None:
             for work in works:
-                ledger = plan.ledger(folder, work.client)
-                for _ in range(plan.accesses):
-                    ledger.open(work.round, plan.clip)
+                plan.ledger(folder, work.client).reserve(work.round, plan.clip, plan.accesses)
 
     def _server_context(self, number: int) -> ServerContext:
         rng = self.built.rng.at("round", number, "server")
@@ -176,9 +184,24 @@ class Federation:
             if answer.traceback:
                 self.folder.log_error(f"client {answer.client}\n{answer.traceback}")
             answers.append(answer)
-        if spent := next((a for a in answers if a.spent), None):
-            raise BudgetSpent(f"client {spent.client}: {spent.error}")
-        return sorted(answers, key=lambda a: a.client)
+        judged = (self._not_believed(engine, a) if a.spent else a for a in answers)
+        return sorted(judged, key=lambda a: a.client)
+
+    def _not_believed(self, engine: Engine, answer: Answer) -> Answer:
+        """An answer that says its client's privacy budget is spent: that client's failure.
+
+        A client's word ends no run. Where the server's own ledger agrees, ``BudgetSpent`` ends it
+        as planned. Nodes with ledgers of their own are asked only after the server has seen room
+        for the whole round in its own: there it never agrees.
+        """
+        plan, folder = self.built.plan, self.built.ledgers
+        if plan is None or folder is None:
+            return replace(answer, error="it says its privacy budget is spent; the run has none")
+        room = plan.ledger(folder, answer.client).room
+        if not engine.keeps_ledgers and room < 1:
+            raise BudgetSpent(f"client {answer.client}: {answer.error}")
+        reason = answer.error or "its privacy budget is spent"
+        return replace(answer, error=f"{reason} (by its own count, not by the server's)")
 
     def _accept(
         self, number: int, answers: Sequence[Answer], works: Sequence[Work]
@@ -198,14 +221,32 @@ class Federation:
             except WireError as error:
                 failed[answer.client] = f"refused: {error}"
                 self.folder.keep_refused(number, answer.client, answer.message, str(error))
-        needed = experiment.needed(len(works))
-        if len(replies) < needed:
+        self._check_quorum(number, len(replies), len(works), failed)
+        return replies, failed
+
+    def _check_quorum(
+        self, number: int, replies: int, works: int, failed: Mapping[int, str]
+    ) -> None:
+        needed = self.built.experiment.needed(works)
+        if replies < needed:
             client, reason = next(iter(failed.items()))
             raise RunError(
-                f"round {number}: {len(replies)} of {len(works)} clients answered, the "
-                f"quorum is {needed}; client {client}: {reason}"
+                f"round {number}: {replies} of {works} clients answered, the quorum is {needed}; "
+                f"client {client}: {reason}"
             )
-        return replies, failed
+
+    def _left_out(
+        self, number: int, replies: Sequence[Reply[Any]], turn: Turn, answers: Sequence[Answer]
+    ) -> dict[int, str]:
+        """The clients whose replies would have made the state NaN or infinite."""
+        entered = {reply.client for reply in turn.replies}
+        reason = "with its message the server's state is not finite"
+        out = {r.client: f"refused: {reason}" for r in replies if r.client not in entered}
+        for answer in answers:
+            if answer.client in out:
+                self.folder.keep_refused(number, answer.client, answer.message, reason)
+                self.observer.note(f"round {number}: client {answer.client} is left out: {reason}")
+        return out
 
     def _judge(self, context: ServerContext, replies: Sequence[Reply[Any]]) -> dict[int, Verdict]:
         """The defence's verdicts on the clients' sets; none if it is off."""
@@ -265,3 +306,8 @@ class Federation:
         if len(names) > MOST_DOMAINS:
             return {}
         return {f"accuracy/{names[group]}": share for group, share in shares.items()}
+
+
+def _finite(measured: float | None) -> float | None:
+    """What was measured, if it is a number: finite weights may have an infinite loss."""
+    return measured if measured is not None and math.isfinite(measured) else None

@@ -1,10 +1,12 @@
 """Files that are either complete or absent, whenever the process is killed."""
 
+import fcntl
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from torch import Tensor
 # call, and equal contents must give equal bytes.
 HEADER = "fedstill"
 
+TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")  # the names that ``replacing`` gives
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -26,8 +30,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
     temporary = Path(name)
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(handle, fcntl.LOCK_EX)  # until the block ends: ``sweep`` leaves it alone
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())  # mkstemp makes the file readable by its owner only
@@ -36,6 +41,29 @@ def replacing(path: Path) -> Iterator[Path]:
         _to_disk(path.parent)  # the rename itself
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files in this folder, and below it, whose writers were killed."""
+    for path in folder.rglob(".*.tmp"):
+        if TEMPORARY.fullmatch(path.name) and not _being_written(path):
+            path.unlink(missing_ok=True)
+
+
+def _being_written(path: Path) -> bool:
+    """Whether a process that is alive holds the file's lock."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return True  # renamed meanwhile, or not ours to remove
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -60,8 +88,18 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     path.stat()  # a missing file raises the system's error, which names it once
     with safe_open(path, framework="pt") as file:
-        header: dict[str, Any] = json.loads((file.metadata() or {})[HEADER])
+        header: dict[str, Any] = _parsed((file.metadata() or {})[HEADER])
         return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except RecursionError:
+        raise ValueError("its header is nested too deep") from None
+    if not isinstance(header, dict):
+        raise ValueError("its header is no table")
+    return header
 
 
 def append_line(path: Path, line: bytes) -> None:

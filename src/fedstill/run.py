@@ -20,6 +20,7 @@ from fedstill.config.registry import check_method
 from fedstill.config.resolve import resolve_with_method
 from fedstill.data import Dataset
 from fedstill.engine.base import Engine
+from fedstill.engine.faults import FaultyEngine, describe
 from fedstill.engine.flower import require_flower
 from fedstill.engine.local import local_engine
 from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestError, RunError
@@ -30,6 +31,7 @@ from fedstill.report import write_report
 from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import this_session
+from fedstill.runs.unpublished import Digests
 from fedstill.types import Params
 from fedstill.version import VERSION
 
@@ -158,15 +160,16 @@ def execute(
     built = build_resolved(experiment, method, objects).planned()
     built.refuse_too_few_replies()
     summary = _first_summary(built)
+    digests = Digests(built.dataset.fingerprint, built.partition.digest)
     built.method.upload(
         built.task
     )  # refuses settings that do not fit the model before any file is written
     if folder is None:
         folder = RunFolder.claim(built.experiment.method["name"], built.dataset.name)
     if resume:
-        folder.reopen(built.experiment.table, summary)
+        folder.reopen(built.experiment.table, summary, digests)
     else:
-        folder.create(built.experiment.table, built.partition)
+        folder.create(built.experiment.table, built.partition, digests)
     try:
         built = built.with_ledgers(folder.path / "ledger")
         make_engine = engine or _engine_by_name
@@ -177,12 +180,13 @@ def execute(
 
 def _engine_by_name(federation: Federation) -> Engine:
     """The engine on this machine that the experiment asks for."""
-    built, scratch = federation.built, federation.folder.path / ".workers"
+    built, scratch = federation.built, federation.folder.workers
     if built.experiment.engine.name == "flower":
         from fedstill.engine.flower.simulation import SimulationEngine
 
         return SimulationEngine(built, scratch)
-    return local_engine(built, scratch)
+    inner, faults = local_engine(built, scratch), built.experiment.faults
+    return inner if faults is None else FaultyEngine(inner, faults, built.experiment.engine)
 
 
 def _refuse_unless_possible(experiment: Experiment, objects: UserObjects) -> None:
@@ -213,6 +217,7 @@ def _existing_run(folder: RunFolder | None) -> RunFolder:
 
 def _first_summary(built: BuiltExperiment) -> Summary:
     experiment = built.experiment
+    public = built.plan is None  # sums over the records are not releases
     return Summary(
         method=experiment.method["name"],
         data=built.dataset.name,
@@ -231,8 +236,8 @@ def _first_summary(built: BuiltExperiment) -> Summary:
         status="running",
         model=experiment.model["name"],
         model_size=built.task.model.size,
-        data_sha256=built.dataset.fingerprint,
-        partition_sha256=built.partition.digest,
+        data_sha256=built.dataset.fingerprint if public else None,
+        partition_sha256=built.partition.digest if public else None,
         experiment_sha256=built.digest,
         version=VERSION,
         accountant=built.plan.accountant if built.plan else None,
@@ -248,7 +253,9 @@ def _private_defaults(built: BuiltExperiment) -> str | None:
     return f"defaults of a private run: {', '.join(kept)}" if kept else None
 
 
-def _holdings(built: BuiltExperiment) -> Holdings:
+def _holdings(built: BuiltExperiment) -> Holdings | None:
+    if built.plan is not None:  # class counts are what a private run protects
+        return None
     data = built.dataset
     counts = built.partition.counts(data.train.labels, data.classes)
     return Holdings(list(data.class_names), counts.tolist(), len(data.test))
@@ -277,6 +284,8 @@ def _run_in(
         observer.started(folder.path, conclude("running"), rounds, federation.round)
         if note := _private_defaults(built):
             observer.note(note)
+        if (faults := built.experiment.faults) is not None:
+            observer.note(describe(faults))
         if federation.round < rounds:
             with make_engine(federation) as engine:
                 try:
@@ -330,5 +339,6 @@ def _explained(folder: RunFolder, conclude: Callable[[str], Summary]) -> Iterato
         raise
     except Exception as error:
         leave("failed", traceback.format_exc())
-        log = folder.path / "errors.log"
-        raise RunError(f"{type(error).__name__}: {error} (traceback in {log})") from error
+        raise RunError(
+            f"{type(error).__name__}: {error} (traceback in {folder.error_log})"
+        ) from error

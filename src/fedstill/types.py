@@ -62,6 +62,20 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What every upload is declared to stay within, so that no message can rule or break a run.
+
+    ``records``: the most records a client may claim. ``norm``: of an update, a gradient, or
+    anything else of the weights' shape. ``pixels``: how far a pixel may lie outside the range of
+    real ones, in widths of that range.
+    """
+
+    records: int = 100_000
+    norm: float = 10_000.0
+    pixels: float = 100.0
+
+
+@dataclass(frozen=True)
 class Task:
     """What is learnt: public values that the server and all clients share."""
 
@@ -73,6 +87,7 @@ class Task:
     scaling: Scaling
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+    limits: Limits = field(default_factory=Limits)
 
 
 def silent(step: int, steps: int) -> None:

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from fedstill.cli import app
+from fedstill.draw.console import Console
 from fedstill.draw.numbers import duration, in_bytes, in_percent, in_time
 from fedstill.errors import RequestError
 from fedstill.observe.progress import LiveProgress, PlainProgress

@@ -17,6 +17,8 @@ from fedstill.config.nested import read_toml
 from fedstill.deploy import check_app
 from fedstill.deploy.app import Address
 from fedstill.deploy.keys import make_certificates, make_node_key
+from fedstill.deploy.nodes import BoundNode, fingerprint, read_nodes, write_nodes
+from fedstill.deploy.services import superlink_service, supernode_service
 from fedstill.engine.flower.environment import QUIET
 from fedstill.errors import RequestError
 
@@ -49,10 +51,11 @@ def problems(folder: Path, node: int | None = None, data: Path | None = None) ->
 
 def test_a_new_app_passes_all_checks(folder: Path) -> None:
     assert problems(folder) == {}
-    assert len(check_app(folder)) == 10  # three nodes' keys among them
+    assert len(check_app(folder)) == 11  # three nodes' keys among them
     result = CliRunner().invoke(app, ["deploy", "check", str(folder)])
     assert result.exit_code == 0
     assert "certificates: ok" in result.output
+    assert "nodes: ok (no key is bound to its client: when the SuperLink runs" in result.output
 
 
 def test_the_app_is_what_flower_expects(folder: Path) -> None:
@@ -92,7 +95,10 @@ def test_the_bundle_holds_no_secret(folder: Path, tmp_path: Path) -> None:
     (bundle,) = tmp_path.glob("*.fab")
     with zipfile.ZipFile(bundle) as archive:
         names = {name for name in archive.namelist() if not name.startswith(".info")}
-        assert {"experiment.toml", "task.json", "fedstill_app/client.py"} <= names
+        assert names == {
+            *("experiment.toml", "task.json", "nodes.toml", "pyproject.toml"),
+            *(f"fedstill_app/{name}.py" for name in ("__init__", "client", "server")),
+        }
         contents = b"".join(archive.read(name) for name in archive.namelist())
     assert not any("key" in name or "certificates" in name for name in names)
     assert b"PRIVATE KEY" not in contents
@@ -104,8 +110,10 @@ def test_every_command_of_the_readme_names_files_that_are_there(folder: Path) ->
     for name in ("certificates/ca.crt", "certificates/server.crt", "certificates/server.key"):
         assert name in text
         assert (folder / name).is_file()
-    for number in range(3):
-        assert f"flwr supernode register keys/node-{number}.pub deployment" in text
+    assert "`keys/node-2.pub`" in text
+    for name in ("fedstill-superlink.service", "fedstill-supernode@.service"):
+        assert f"services/{name}" in text
+        assert (folder / "services" / name).is_file()
 
 
 def other_authority(folder: Path) -> None:
@@ -137,6 +145,21 @@ def no_key(folder: Path) -> None:
     (folder / "keys" / "node-1.pub").unlink()
 
 
+def some_bound(folder: Path) -> None:
+    write_nodes(folder, dict(list(all_bound(folder).items())[:2]))
+
+
+def another_bound(folder: Path) -> None:
+    make_node_key(folder / "other")
+    key = fingerprint(folder / "other.pub")
+    write_nodes(folder, all_bound(folder) | {1: BoundNode("8", key)})
+
+
+def all_bound(folder: Path) -> dict[int, BoundNode]:
+    keys = folder / "keys"
+    return {k: BoundNode(f"{7 + k}", fingerprint(keys / f"node-{k}.pub")) for k in range(3)}
+
+
 def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         text = (folder / file).read_text()
@@ -158,6 +181,10 @@ def replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
         (other_public_key, "key node-1", "does not belong to node-1"),
         (pem_key, "key node-1", "not an unencrypted OpenSSH key"),
         (no_key, "key node-1", "is missing; `fedstill deploy key"),
+        (some_bound, "nodes", "client 2 is not bound to "),
+        (another_bound, "nodes", "client 1 is not bound to "),
+        (lambda f: (f / "nodes.toml").write_text("clients = 3"), "nodes", "run it again"),
+        (lambda f: (f / "nodes.toml").write_text("[clients.0]\nnode = 'x'"), "nodes", "again"),
         (replaced("experiment.toml", "fedavg", "fedagv"), "experiment", "did you mean 'fedavg'"),
         (replaced("experiment.toml", "clients = 3", "clients = 4"), "experiment", "is for 3"),
         (replaced("experiment.toml", "round_timeout = 3600.0", ""), "experiment", "is not set"),
@@ -226,3 +253,69 @@ def test_a_key_made_on_the_node(tmp_path: Path) -> None:
     assert result.exception is None
     assert (tmp_path / "mine").stat().st_mode & 0o077 == 0
     assert (tmp_path / "mine.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+
+
+def test_nodes_are_bound_to_clients_by_a_file_of_the_app(folder: Path) -> None:
+    assert read_nodes(folder) == {}
+    nodes = all_bound(folder) | {1: BoundNode(str(2**64 - 1), "SHA256:x")}  # ids have 64 bits
+    write_nodes(folder, nodes)
+    assert read_nodes(folder) == nodes
+    write_nodes(folder, all_bound(folder))
+    assert problems(folder) == {}
+    (folder / "nodes.toml").unlink()  # an app of an earlier version
+    assert read_nodes(folder) == {}
+
+
+def test_fingerprints_are_those_of_ssh(folder: Path) -> None:
+    import subprocess
+
+    key = folder / "keys" / "node-0.pub"
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("needs ssh-keygen")
+    listed = subprocess.run(
+        ["ssh-keygen", "-l", "-f", str(key)], capture_output=True, text=True, check=True
+    )
+    assert listed.stdout.split()[1] == fingerprint(key)
+
+
+@pytest.mark.parametrize("name", ["fedstill-superlink.service", "fedstill-supernode@.service"])
+def test_services_come_back_by_themselves_and_may_do_little(made: Path, name: str) -> None:
+    text = (made / "services" / name).read_text()
+    lines = set(text.splitlines())
+    assert {"Restart=always", "StartLimitIntervalSec=0", "User=fedstill"} <= lines
+    assert {"NoNewPrivileges=yes", "ProtectSystem=strict", "MemoryMax=75%"} <= lines
+    for key, value in QUIET.items():
+        assert f'Environment="{key}={value}"' in lines
+    if name.startswith("fedstill-supernode"):
+        assert "partition-id=%i" in text
+        assert f"--superlink {HOST}:8443" in text
+        assert 'data="/srv/records"' in text
+    else:
+        assert f"WorkingDirectory={made}" in lines
+        assert "--enable-supernode-auth" in text
+
+
+def test_services_are_what_systemd_expects(folder: Path, tmp_path: Path) -> None:
+    import subprocess
+
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze")
+    for file in (folder / "services").iterdir():
+        text = file.read_text().replace("/srv/fedstill/venv/bin/flower-supernode", "/bin/true")
+        unit = tmp_path / file.name.replace("@.", "@0.")
+        unit.write_text(text)
+        done = subprocess.run(
+            ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+        )
+        ours = [line for line in done.stderr.splitlines() if file.name.split("@")[0] in line]
+        assert not ours, done.stderr
+
+
+def test_the_guide_prints_the_services_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/srv/venv/bin/python")
+    guide = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    printed = [part.split("```", 1)[0] for part in guide.split("```ini\n")[1:]]
+    assert printed == [
+        superlink_service(Path("/srv/app"), 8443),
+        supernode_service(f"{HOST}:8443", own_data=True),
+    ]

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from fedstill.engine.flower.environment import command, flower_environment
 from fedstill.engine.flower.supervisor import end, processes_of
+from tests.waiting import FOREVER
 
 TIMEOUT_FACTOR = float(os.environ.get("FEDSTILL_TEST_PATIENCE", "1"))  # larger on a busy machine
 ROOT = Path(__file__).parent.parent.parent
@@ -45,7 +46,8 @@ class Deployment:
         config = (self.app / "flower" / "config.toml").read_text()
         if not self.secure:
             config = f'[superlink.deployment]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
-        (self.home / "config.toml").write_text(config)
+        for home in (self.home, self.app / "flower"):  # of Flower's programs, and of fedstill's
+            (home / "config.toml").write_text(config)
         self.start_superlink()
         return self
 
@@ -53,16 +55,24 @@ class Deployment:
         end(list(self.processes.values()), self.folder)
         assert not processes_of(self.folder), "a process of Flower's is still there"
 
-    def fedstill(self, *arguments: str) -> None:
+    def fedstill(self, *arguments: str) -> str:
+        """What the command prints; it must succeed."""
+        code, output = self.attempt(*arguments)
+        assert code == 0, output
+        return output
+
+    def attempt(self, *arguments: str) -> tuple[int, str]:
+        """A command's exit code and output."""
         done = subprocess.run(
             [sys.executable, "-m", "fedstill", *arguments],
+            cwd=self.folder,
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=FOREVER,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        return done.returncode, done.stdout + done.stderr
 
     def start(self, name: str, arguments: list[str]) -> "subprocess.Popen[bytes]":
         # Only processes started here have this folder as FLWR_HOME: that is how they are found.
@@ -98,17 +108,9 @@ class Deployment:
         self.wait(lambda: answers(self.port) or process.poll() is not None, 120, "superlink")
         assert process.poll() is None, self.log("superlink")
 
-    def register(self, public_key: Path) -> None:
-        arguments = [command("flwr"), "supernode", "register", str(public_key), "deployment"]
-        done = subprocess.run(
-            arguments,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    def register(self) -> str:
+        """Register all nodes' keys, each bound to its client."""
+        return self.fedstill("deploy", "register", str(self.app))
 
     def start_node(
         self,
@@ -120,6 +122,18 @@ class Deployment:
         key: Path | None = None,
         authority: Path | None = None,
     ) -> "subprocess.Popen[bytes]":
+        arguments = self.node_command(client, config, port=port, key=key, authority=authority)
+        return self.start(name or f"node-{client}", arguments)
+
+    def node_command(
+        self,
+        client: int,
+        config: str = "",
+        *,
+        port: int | None = None,
+        key: Path | None = None,
+        authority: Path | None = None,
+    ) -> list[str]:
         arguments = [command("flower-supernode"), "--superlink", f"127.0.0.1:{port or self.port}"]
         arguments += ["--host", "127.0.0.1", "--port", str(free_port())]
         if self.secure:
@@ -131,7 +145,24 @@ class Deployment:
             arguments += ["--insecure"]
         node = self.folder / "nodes" / f"{client}"
         arguments += ["--node-config", f'partition-id={client} folder="{node}" {config}'.strip()]
-        return self.start(name or f"node-{client}", arguments)
+        return arguments
+
+    def connected(self, *names: str, times: int = 1) -> None:
+        """Wait until these nodes have connected that many times since they were first started."""
+        for name in names:
+
+            def done(name: str = name) -> bool:
+                return self.log(name).count("SuperNode ID: ") >= times
+
+            self.wait(done, FOREVER, name)
+
+    def key(self, client: int) -> Path:
+        return self.app / "keys" / f"node-{client}"
+
+    def be_faulty(self) -> None:
+        """Give the nodes an app with the faults that their configuration asks for."""
+        client = self.app / "fedstill_app" / "client.py"
+        client.write_text("from tests.engine.faulty import app\n\n__all__ = ['app']\n")
 
     def run(self, *config: str) -> "subprocess.Popen[bytes]":
         arguments = [command("flwr"), "run", str(self.app), "deployment", "--stream"]
@@ -177,6 +208,34 @@ class Deployment:
     @property
     def model(self) -> bytes:
         return (self.folder / "run" / "model.safetensors").read_bytes()
+
+
+class Service:
+    """Starts a program again whenever it ends, as systemd does with a service file of the app."""
+
+    def __init__(self, deployment: Deployment, name: str, file: str, arguments: list[str]) -> None:
+        lines = (deployment.app / "services" / file).read_text().splitlines()
+        assert "Restart=always" in lines
+        self._pause = float(*(x.partition("=")[2] for x in lines if x.startswith("RestartSec=")))
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(deployment, name, arguments), daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self, deployment: Deployment, name: str, arguments: list[str]) -> None:
+        while not self._over.is_set():
+            process = deployment.start(name, arguments)
+            while process.poll() is None and not self._over.is_set():
+                self._over.wait(0.1)
+            self._over.wait(self._pause)
 
 
 class Tap:

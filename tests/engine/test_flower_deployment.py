@@ -23,8 +23,7 @@ SECRETS = (b"safetensors", b"__metadata__", b"experiment", b"feddm", b"/v1/fleet
 def test_three_nodes_with_tls_and_keys(tmp_path: Path) -> None:
     with Deployment(tmp_path, *SMALL) as deployment:
         keys = deployment.app / "keys"
-        for number in range(3):
-            deployment.register(keys / f"node-{number}.pub")
+        deployment.register()
         # Two nodes that must be rejected: an unregistered key, and a server they cannot verify.
         make_node_key(tmp_path / "stranger")
         deployment.start_node(0, name="stranger", key=tmp_path / "stranger")

@@ -41,8 +41,7 @@ def start(deployment: Deployment, client: int, port: int | None = None) -> None:
 
 def test_a_federation_continues_whatever_its_nodes_do(tmp_path: Path) -> None:
     with Deployment(tmp_path, *SETTINGS, secure=False) as deployment:
-        client = deployment.app / "fedstill_app" / "client.py"
-        client.write_text("from tests.engine.faulty import app\n\n__all__ = ['app']\n")
+        deployment.be_faulty()
         tap = Tap(deployment.port)
         start(deployment, 0, tap.port)
         start(deployment, 1)

@@ -21,7 +21,6 @@ from fedstill.config import resolve
 from fedstill.engine.flower import grid as grid_module
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.engine.flower.records import (
-    Introduction,
     read_answer,
     read_experiment,
     read_introduction,
@@ -31,6 +30,7 @@ from fedstill.engine.flower.records import (
     write_query,
     write_work,
 )
+from fedstill.engine.flower.turn import Introduction
 from fedstill.errors import WireError
 
 pytestmark = pytest.mark.slow  # with the others that need Flower
@@ -107,7 +107,7 @@ def node(client: int, answer: Behaviour | None = None) -> Behaviour:
     return behave
 
 
-def engine_on(grid: FakeGrid, **settings: Any) -> GridEngine:
+def engine_on(grid: FakeGrid, bound: dict[int, int] | None = None, **settings: Any) -> GridEngine:
     experiment = resolve(
         {
             "method": "fedavg",
@@ -115,7 +115,7 @@ def engine_on(grid: FakeGrid, **settings: Any) -> GridEngine:
             "engine": {"name": "flower", "join_timeout": 5.0, **settings},
         }
     )
-    return GridEngine(grid, experiment, "the experiment", grid.time.clock)
+    return GridEngine(grid, experiment, "the experiment", bound, grid.time.clock)
 
 
 def works(round: int = 1, clients: int = 3) -> list[Work]:
@@ -217,18 +217,76 @@ def test_a_node_that_does_not_fit_is_rejected_with_its_reason() -> None:
     assert "node 95 was rejected: Flower's error 1: no such module" in error
 
 
-def test_a_node_that_restarts_with_another_id_replaces_the_old_one() -> None:
+def test_a_node_that_restarts_with_another_id_takes_over_when_the_old_one_is_gone() -> None:
     grid = FakeGrid()
     grid.nodes = {70: node(0), 80: node(1), 90: node(2, lambda message: None)}
     engine = engine_on(grid, round_timeout=0.3)
     assert exchange(engine)[2].error == "no answer within 0.3 s"
     grid.nodes[99] = node(2)  # Flower still takes the old one for alive
     grid.time.clock.sleep(2)  # until nodes are looked for again
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
+    with pytest.warns(UserWarning, match="node 99 was rejected: client 2 is node 90"):
         exchange(engine, round=2)
-    assert "node 99 replaces node 90" in str(seen[0].message)
+    assert asked(grid, 99) == 0
+    del grid.nodes[90]
+    grid.time.clock.sleep(2)
     assert exchange(engine, round=3)[2].error is None
+    assert asked(grid, 99) == 1
+
+
+def asked(grid: FakeGrid, number: int) -> int:
+    """How often the node got work."""
+    return sum(
+        m.metadata.message_type == MessageType.TRAIN and m.metadata.dst_node_id == number
+        for m in grid.sent
+    )
+
+
+def test_a_node_that_says_it_is_another_client_does_not_replace_it() -> None:
+    grid = FakeGrid()
+    liar = node(0, lambda message: Message(write_answer(Answer(0, b"lies", KEY)), reply_to=message))
+    for bound in ({0: 70, 1: 80, 2: 90}, {}):
+        grid.nodes = {70: node(0), 90: node(2)}
+        engine = engine_on(grid, bound, join_timeout=5.0)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            exchange(engine)
+            grid.nodes[80] = liar  # the newest
+            grid.time.clock.sleep(2)
+            answers = exchange(engine, round=2)
+            grid.time.clock.sleep(2)
+            answers = exchange(engine, round=3)
+        assert answers[0].message == b"reply to down"
+        assert answers[1].error is not None
+        assert "node 80 was rejected: " in answers[1].error
+        assert asked(grid, 80) == 0
+        assert len(seen) == 1
+
+
+def test_a_bound_client_is_never_another_node_not_even_when_its_own_is_gone() -> None:
+    grid = FakeGrid()
+    grid.nodes = {80: node(0), 90: node(2), 99: node(1)}
+    engine = engine_on(grid, {0: 70, 1: 80, 2: 90})
+    with pytest.warns(UserWarning, match="rejected"):
+        answers = exchange(engine)
+    for client in (0, 1):
+        error = answers[client].error
+        assert error is not None
+        assert "node 80 was rejected: it says it is client 0, but its key is that of" in error
+        assert "node 99 was rejected: it says it is client 1, but its key is that of no" in error
+    assert answers[2].error is None
+
+
+def test_no_other_node_can_compute_the_id_of_a_message() -> None:
+    """Flower accepts a reply from whoever names the message, and its id is a hash of the message:
+    two that are equal in all else have a secret each."""
+    grid = FakeGrid()
+    grid.nodes = {70: node(0), 80: node(1), 90: node(2)}
+    engine = engine_on(grid)
+    exchange(engine)
+    exchange(engine, round=2)
+    groups = [message.metadata.group_id for message in grid.sent]
+    assert len(groups) == len(set(groups)) == 9  # the queries too
+    assert all(len(bytes.fromhex(group.partition("-")[2])) == 16 for group in groups)
 
 
 def malformed() -> Iterator[RecordDict]:

@@ -22,10 +22,12 @@ from fedstill.client import Work
 from fedstill.config import resolve
 from fedstill.data import DataSettings, load, load_node_data
 from fedstill.engine.flower import supervisor
+from fedstill.engine.flower.codes import CODES, Refusal
 from fedstill.engine.flower.description import Description, describe, read_description
-from fedstill.engine.flower.node import Node, States, node_for
+from fedstill.engine.flower.node import Node, node_for
+from fedstill.engine.flower.states import States
 from fedstill.engine.flower.supervisor import processes_of
-from fedstill.errors import RequestError, RunError, WireError
+from fedstill.errors import BudgetSpent, RequestError, RunError, WireError
 from fedstill.types import ServerContext
 from fedstill.wire import tree
 from tests.waiting import FOREVER, wait_until
@@ -107,29 +109,26 @@ def test_a_node_keeps_the_state_that_the_server_refers_to(tmp_path: Path) -> Non
     assert states.read(first) == b"one"
     assert len(list(tmp_path.iterdir())) == 2
     states.keep(b"four", third)
-    with pytest.raises(RunError, match="has no state"):
+    with pytest.raises(Refusal, match="no state"):
         states.read(first)
 
 
-def test_a_damaged_or_missing_state_is_an_answer_with_a_reason(
-    built: BuiltExperiment, tmp_path: Path
-) -> None:
+def test_a_damaged_or_missing_state_is_refused(built: BuiltExperiment, tmp_path: Path) -> None:
     node = node_for(describe(built).text, {"partition-id": 0, "folder": str(tmp_path)})
     answer = node.answer(first_work(built, 0), silent)
     assert answer.state is not None
-    missing = node.answer(first_work(built, 0, b"\x00" * 32), silent)
-    assert missing.error is not None
-    assert "has no state 000000000000" in missing.error
+    with pytest.raises(Refusal, match="no state 000000000000"):
+        node.answer(first_work(built, 0, b"\x00" * 32), silent)
     (file,) = node.folder.glob("*/*.safetensors")
     file.write_bytes(b"something else")
-    damaged = node.answer(first_work(built, 0, answer.state), silent)
-    assert damaged.error is not None
-    assert "damaged" in damaged.error
+    with pytest.raises(Refusal, match="damaged"):
+        node.answer(first_work(built, 0, answer.state), silent)
 
 
 def test_a_node_answers_only_for_its_client(built: BuiltExperiment, tmp_path: Path) -> None:
     node = Node(2, built, tmp_path, "experiment")
-    assert node.answer(first_work(built, 1), silent).error == "this node is client 2"
+    with pytest.raises(Refusal, match="it is client 2, not 1"):
+        node.answer(first_work(built, 1), silent)
 
 
 def test_garbage_from_the_server_is_an_answer_with_a_reason(
@@ -151,22 +150,25 @@ def test_garbage_from_the_server_is_an_answer_with_a_reason(
         ({"partition-id": 3}, "clients 0 to 2"),
         ({"partition-id": -1}, "clients 0 to 2"),
         ({"partition-id": 0, "data": "/nowhere"}, "no such file"),
+        ({"partition-id": 0, "epsillon": 1.0}, "no key 'epsillon'; did you mean epsilon"),
+        ({"partition-id": 0, "epsilon": "much"}, "Expected `float"),
         ({"partition-id": 0, "device": "quantum"}, "device: 'quantum'"),
     ],
 )
 def test_a_node_that_does_not_fit_says_why(
-    config: dict[str, Any], message: str, built: BuiltExperiment
+    config: dict[str, Any], message: str, built: BuiltExperiment, tmp_path: Path
 ) -> None:
-    with pytest.raises(RequestError, match=message):
-        node_for(describe(built).text, config)
+    with pytest.raises(Refusal, match=message) as refusal:
+        node_for(describe(built).text, {"folder": str(tmp_path), **config}).introduce()
+    assert refusal.value.code in CODES
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"version": "0.0.0"}, "the server 0.0.0; install the same"),
-        ({"data_sha256": "0"}, "differs from the server's"),
-        ({"partition_sha256": "0"}, "differently from the server"),
+        ({"data_sha256": "0" * 64}, "differs from the server's"),
+        ({"partition_sha256": "0" * 64}, "differently from the server"),
     ],
 )
 def test_a_node_with_other_software_or_data_is_refused(
@@ -174,7 +176,7 @@ def test_a_node_with_other_software_or_data_is_refused(
 ) -> None:
     description = dataclasses.replace(describe(built), **change)
     with pytest.raises(RequestError, match=message):
-        node_for(description.text, {"partition-id": 0})
+        node_for(description.text, {"partition-id": 0}).introduce()
 
 
 def test_a_node_reads_no_path_that_the_server_names(tmp_path: Path) -> None:
@@ -219,9 +221,9 @@ def test_a_node_answers_no_more_than_its_own_budget_allows(tmp_path: Path) -> No
     one = built.plan.spent(1) if built.plan else 0.0
     config = {"partition-id": 1, "folder": str(tmp_path), "epsilon": one * 1.001}
     node = node_for(describe(built).text, config)
-    answers = [node.answer(first_work(built, 1, round=r), silent) for r in (1, 2)]
-    assert [(a.error is None, a.spent) for a in answers] == [(True, False), (False, True)]
-    assert not answers[1].message
+    assert node.answer(first_work(built, 1, round=1), silent).error is None
+    with pytest.raises(BudgetSpent, match="allows 1 accesses, 1 are made"):
+        node.answer(first_work(built, 1, round=2), silent)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +304,7 @@ def test_a_nodes_records_in_every_form_are_the_same_records(
         assert torch.equal(again.inputs, split.inputs)  # from the cache
         config = {"partition-id": 2, "data": str(path), "folder": str(tmp_path / form)}
         node = node_for(description.text, config)
-        assert len(node.built.runner.records.of(2, node.built.task)) == 12
+        assert len(node.opened.runner.records.of(2, node.opened.task)) == 12
         answers[form] = node.answer(first_work(built, 2), silent)
         assert answers[form].error is None
     assert len({answer.message for answer in answers.values()}) == 1

@@ -63,9 +63,8 @@ def test_the_proxy_lets_nodes_through_and_blocks_the_control_api(tmp_path: Path)
         file.write_text(configuration(deployment, port))
         deployment.start("nginx", ["nginx", "-c", str(file), "-e", str(tmp_path / "nginx.log")])
         deployment.wait(lambda: answers(port), 30, "nginx")
-        key = deployment.app / "keys" / "node-0"
-        deployment.register(key.with_suffix(".pub"))
-        deployment.start_node(0, key=key, port=port)
+        deployment.register()
+        deployment.start_node(0, key=deployment.key(0), port=port)
         deployment.run()
         deployment.finished(240)
         assert [m["clients"] for m in deployment.metrics] == [[0]]

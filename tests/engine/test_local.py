@@ -8,7 +8,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from fedstill.engine.processes import read_frame, write_frame
 from fedstill.errors import RunError, WireError
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.shared.messages import Update, Weights
+from fedstill.printable import one_line
 from fedstill.runs.folder import RunFolder
 from fedstill.testing import toy_experiment
 from fedstill.types import ClientContext
@@ -149,7 +150,9 @@ def test_work_and_answers_come_back_as_they_went(
     work = Work(round, client, message, state)
     assert decode_work(encode_work(work)) == work
     answer = Answer(client, message, state, error, error, spent, asked=not spent)
-    assert decode_answer(encode_answer(answer)) == answer
+    read = decode_answer(encode_answer(answer))
+    assert read == replace(answer, error=error and one_line(error))
+    assert decode_answer(encode_answer(read)) == read
     # What is large is not copied: everything that carries it can send equal parts once.
     assert encode_work(work)[1] is message
 

@@ -15,6 +15,7 @@ from fedstill.errors import Interrupted, RequestError
 from fedstill.methods.fedavg import FedAvg
 from fedstill.observe.observer import Observer
 from fedstill.privacy.budget import Plan, choices
+from fedstill.privacy.ledger import Ledger
 from fedstill.testing import TOY_PRIVACY, toy_run
 
 FAST: dict[str, Any] = {"rounds": 3, "workers": 1, "clients": 3, "model": "mlp"}
@@ -50,7 +51,7 @@ def test_the_published_budget_from_a_real_run(tmp_path: Path) -> None:
     assert result.metrics[-1].epsilon == result.summary.epsilon
     assert (result.metrics[-1].delta, result.metrics[-1].accountant) == (1e-5, "pld")
     ledger = tmp_path / "run" / "ledger" / "client-00000.jsonl"
-    ledger.write_bytes(ledger.read_bytes() * 15)  # fifteen such rounds
+    Ledger(ledger, 0.0256, 1.0).reserve(1, 1.0, 14 * 200)  # fifteen such rounds in all
     again = fedstill.run(out=tmp_path / "run", resume=True)
     assert again.summary.epsilon == pytest.approx(9.376, abs=0.005)
 
@@ -191,6 +192,7 @@ def test_the_server_counts_too_where_nodes_keep_the_ledgers(tmp_path: Path) -> N
     here = toy_run(method, tmp_path / "here", rounds=1, privacy=privacy)
     toy_run(method, tmp_path / "there", rounds=1, privacy=privacy, engine=NodesKeepLedgers)
     accesses = here.built.plan.accesses if here.built.plan else 0
-    # In this process both write into one file: the node's line and the server's for each.
-    assert len(lines(tmp_path / "here", 0)) == accesses
-    assert len(lines(tmp_path / "there", 0)) == 2 * accesses
+    # In this process both write into one file: the server's line, and then the client's.
+    assert lines(tmp_path / "here", 0)[-1]["total"] == accesses
+    there = lines(tmp_path / "there", 0)
+    assert (there[0]["count"], there[-1]["total"]) == (accesses, 2 * accesses)

@@ -1,3 +1,4 @@
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,3 +92,28 @@ def test_wrong_containers_are_refused() -> None:
         tree.build(dict[str, int], {}, [])
     with pytest.raises(tree.MalformedError, match="not a safetensors message"):
         tree.load(b"nothing", Inner)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    loss: float
+    rest: tuple[float, ...] = ()
+    best: float | None = None
+    name: str = "nan"
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_floats_that_json_does_not_have_are_exact(odd: float) -> None:
+    value = Numbers(odd, (1.0, odd, 0.1 + 0.2, -0.0, 5e-324), odd)
+    again = tree.load(tree.dump(value), Numbers)
+    assert repr(again) == repr(value)
+    assert tree.load(tree.dump(Numbers(1.0)), Numbers) == Numbers(1.0)
+
+
+def test_what_is_finite() -> None:
+    assert tree.is_finite(FULL)
+    assert tree.is_finite({"labels": torch.arange(3), "none": None, "flag": True, "big": 10**400})
+    for odd in (math.nan, math.inf):
+        assert not tree.is_finite(Numbers(odd))
+        assert not tree.is_finite(Numbers(1.0, (2.0, odd)))
+        assert not tree.is_finite({"w": torch.tensor([1.0, odd])})

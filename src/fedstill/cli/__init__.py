@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 import click
 import typer
-from rich.console import Console
 
 from fedstill.cli import (
     audit,
@@ -26,8 +25,10 @@ from fedstill.cli import (
     tune,
 )
 from fedstill.cli import list as list_
+from fedstill.draw.console import Console
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.errors import FedstillError
+from fedstill.printable import one_line
 from fedstill.version import VERSION
 
 app = typer.Typer(
@@ -72,7 +73,7 @@ def main() -> None:
     """Run the command line; errors that a user can act on are one line and an exit code."""
     errors = Console(stderr=True)
     warnings.showwarning = lambda message, *_args, **_kwargs: errors.print(
-        f"note: {message}", markup=False, highlight=False, soft_wrap=True
+        f"note: {one_line(str(message))}", markup=False, highlight=False, soft_wrap=True
     )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -81,8 +82,7 @@ def main() -> None:
     keep_freed_memory()
 
     def print_error(text: str) -> None:
-        line = f"fedstill: {' '.join(text.split())}"
-        errors.print(line, markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"fedstill: {one_line(text)}", markup=False, highlight=False, soft_wrap=True)
 
     try:
         code = app(standalone_mode=False)

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedstill.cli import options
 from fedstill.config.nested import merged
+from fedstill.draw.console import Console
 from fedstill.errors import RequestError
 from fedstill.evaluate.audited import FILE, audit_method, audit_run
 from fedstill.privacy.audit import POWER_SHARE, Audit, AuditReport, AuditSettings, Finding

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedstill.draw.console import Console
 from fedstill.report.compare_page import write_comparison
 from fedstill.report.comparison import compare
 from fedstill.report.table import shown

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedstill.cli import options
 from fedstill.config import check_types, resolve, spelled_out
 from fedstill.config.nested import merged, read_toml
+from fedstill.draw.console import Console
 from fedstill.errors import RunError
 
 app = typer.Typer(
@@ -113,7 +113,8 @@ def check_command(
     findings = check_app(folder, node, data)
     console = Console(soft_wrap=True, highlight=False)
     for finding in findings:
-        status = "ok" if finding.problem is None else f"WRONG: {finding.problem}"
+        note = f" ({finding.note})" if finding.note else ""
+        status = f"ok{note}" if finding.problem is None else f"WRONG: {finding.problem}"
         console.print(f"{finding.what}: {status}", markup=False)
     wrong = [finding for finding in findings if finding.problem is not None]
     if wrong:
@@ -139,3 +140,57 @@ def key_command(
     Console(soft_wrap=True, highlight=False).print(
         f"keep {path} secret; copy {path}.pub to the server", markup=False
     )
+
+
+@app.command("register")
+def register_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder.")],
+    node: Annotated[
+        list[int] | None,
+        typer.Option(help="Only this node (the first is 0); may be repeated.", show_default="all"),
+    ] = None,
+) -> None:
+    """Register the nodes' keys at the SuperLink, and bind each to its client.
+
+    DIR is the app's folder. Reads DIR/keys/node-K.pub and writes DIR/nodes.toml: client K is then
+    accepted from the node with that key alone. It can be repeated: keys that are registered stay,
+    and the old key of a client with a new one is admitted no longer.
+    """
+    from fedstill.engine.flower import require_flower
+
+    require_flower()
+    from fedstill.deploy.register import register_nodes
+
+    console = Console(soft_wrap=True, highlight=False)
+    for done in register_nodes(folder, node or None):
+        status = "registered" if done.new else "was registered already"
+        gone = f"; node {done.replaced} is admitted no longer" if done.replaced else ""
+        console.print(f"client {done.client}: node {done.node}, {status}{gone}", markup=False)
+
+
+@app.command("run")
+def run_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run folder on the server.",
+            show_default="runs/experiment where the SuperLink was started",
+        ),
+    ] = None,
+) -> None:
+    """Start a run on the SuperLink, show its log, and end as it ends.
+
+    DIR is the app's folder. Exit code 0: done; 1: the run failed; 2: the request is wrong; 130:
+    stopped, or this command was interrupted (the run itself goes on).
+    """
+    from fedstill.engine.flower import require_flower
+
+    require_flower()
+    from fedstill.deploy.start import run_app
+
+    def show(text: str) -> None:
+        typer.echo(text, nl=False)
+
+    run_app(folder, resume=resume, out=out, show=show)

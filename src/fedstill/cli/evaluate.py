@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
+from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_percent
 from fedstill.evaluate.evaluation import TRAINING, Evaluated, NetworkScores, evaluate
 from fedstill.observe.progress import ProgressConsole

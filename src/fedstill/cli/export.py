@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from fedstill.draw.console import Console
 from fedstill.evaluate.export import FORMS, export_set
 from fedstill.runs.sets import load_set, set_file
 

@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fedstill.data import SOURCES
+from fedstill.draw.console import Console
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import METHODS, describe_method
 from fedstill.models import MODELS

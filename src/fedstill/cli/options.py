@@ -10,6 +10,7 @@ import typer
 
 from fedstill.config.nested import Table, nested, parse_override
 from fedstill.data import RULES
+from fedstill.printable import printable
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")
@@ -40,4 +41,4 @@ def given(options: Table) -> Table:
 
 def print_json(answer: Any) -> None:
     """The answer as the last line of standard output."""
-    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    sys.stdout.write(printable(msgspec.json.encode(answer).decode()) + "\n")

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedstill.build import partitioned
 from fedstill.cli import options
 from fedstill.config import resolve_partitioning
 from fedstill.config.nested import merged
 from fedstill.data import describe, load
+from fedstill.draw.console import Console
 from fedstill.draw.partitions import partition_picture
 from fedstill.draw.terminal import partition_table
 

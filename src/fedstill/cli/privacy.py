@@ -5,10 +5,10 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fedstill.cli import options
+from fedstill.draw.console import Console
 from fedstill.draw.privacy import epsilon_figure
 from fedstill.errors import RequestError
 from fedstill.evaluate.audited import kept_audit

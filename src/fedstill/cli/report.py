@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from fedstill.draw.console import Console
 from fedstill.errors import RequestError
 from fedstill.report import write_report
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fedstill.cli import options
 from fedstill.config.nested import merged
+from fedstill.draw.console import Console
 from fedstill.draw.numbers import duration
 from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
 from fedstill.files import write_atomically

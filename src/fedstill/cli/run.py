@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
+from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_bytes, in_percent, in_time
 from fedstill.observe.progress import ProgressConsole, progress_for
 from fedstill.observe.trackers import Observers, tracker

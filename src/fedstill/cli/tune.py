@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from fedstill.cli import options
+from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_bytes, in_percent, in_time
 from fedstill.observe.progress import ProgressConsole
 from fedstill.tune import OBJECTIVES, Tuned, tune

@@ -17,10 +17,15 @@ DEFAULT_PARTITION = "dirichlet:0.1"
 
 @dataclass(frozen=True)
 class WireSettings:
-    """The codecs of the messages."""
+    """The codecs of the messages, and what clients' messages must stay within."""
 
     up: str = "float32"
     down: str = "float32"
+    # Of an update or a gradient. With noise of standard deviation s, d weights have a norm of
+    # s sqrt(d): a private run with much noise may need more.
+    max_norm: Annotated[float, Meta(gt=0, le=1e15)] = 10_000.0
+    # How far a pixel of a synthetic image may lie outside the range of real ones, in widths of it.
+    pixel_slack: Annotated[float, Meta(ge=0, le=1e9)] = 100.0
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,31 @@ class EngineSettings:
     # Fixed, so that results do not depend on the machine; and threads that wait for each other on
     # a busy machine are far slower than one.
     server_threads: Annotated[int, Meta(ge=1)] = 1
-    # Of a Flower round, in seconds. None: no limit while the nodes are alive.
+    # Of a Flower round, in seconds. None: no limit while the nodes are alive. The local engine
+    # waits for every client: there it only makes the slow clients of [faults] late.
     round_timeout: Annotated[float, Meta(gt=0)] | None = None
     join_timeout: Annotated[float, Meta(gt=0)] = 120.0  # seconds to wait for nodes
+
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class FaultSettings:
+    """The ``[faults]`` section: what goes wrong in the local engine, to try a method out.
+
+    Each is a share of the clients' turns, drawn for every client and round by itself from
+    ``seed``. ``crashed``: the client fails before it starts. ``slow``: it takes ``slow_seconds``,
+    simulated, and is late where ``engine.round_timeout`` is shorter. ``lost``: it works, and its
+    answer never arrives. ``corrupt``: some bytes of its message arrive altered.
+    """
+
+    lost: Share = 0.0
+    slow: Share = 0.0
+    slow_seconds: Annotated[float, Meta(gt=0)] = 60.0
+    crashed: Share = 0.0
+    corrupt: Share = 0.0
+    seed: Annotated[int, Meta(ge=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +92,9 @@ class Experiment:
     allow_empty_clients: bool = False
     participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
     rounds: Annotated[int, Meta(ge=1)] = 20
+    # The most records that a client may claim. None: as many as the largest client has, where the
+    # records are partitioned here; the public size, where privacy is on; 100,000 on nodes.
+    max_records: Annotated[int, Meta(ge=1)] | None = None
     quorum: Annotated[float, Meta(gt=0, le=1)] = (
         1.0  # fraction of the sampled clients that must answer
     )
@@ -76,6 +106,7 @@ class Experiment:
     wire: WireSettings = field(default_factory=WireSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     privacy: PrivacySettings | None = None  # None: no privacy at all
+    faults: FaultSettings | None = None  # None: nothing goes wrong on purpose
 
     @property
     def table(self) -> Table:

@@ -9,20 +9,32 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from fedstill.errors import RequestError, did_you_mean
+from fedstill.errors import UNREADABLE, RequestError, did_you_mean
 
 T = TypeVar("T")
 Table = dict[str, Any]
+
+_MOST_BYTES = 2**18  # of a configuration file
+_MOST_DOTS = 100  # of a line
+_MOST_SHOWN = 200  # characters of a wrong value
+_MOST_DEPTH = 20  # of tables and lists in each other
 
 
 def read_toml(path: Path) -> Table:
     """A configuration file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise RequestError(f"{path}: not valid TOML: {error}") from error
+    if len(data) > _MOST_BYTES:
+        raise RequestError(f"{path}: more than {_MOST_BYTES:,} bytes, which no configuration needs")
+    try:
+        table = _parsed(text)
+    except UNREADABLE as error:
+        raise RequestError(f"{path}: not valid TOML: {_complaint(error)}") from error
+    return refuse_deep(table, str(path))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -31,9 +43,36 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise RequestError(f"--set {text}: write it as KEY=VALUE, e.g. method.local_epochs=5")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+        return key.strip(), refuse_deep(_parsed(f"value = {value}"), "--set")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+    except UNREADABLE as error:
+        raise RequestError(f"--set {key.strip()}: {_complaint(error)}") from error
+
+
+def _parsed(text: str) -> Table:
+    """TOML, unless it would take hours: the parser is quadratic in the parts of a key."""
+    if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+        raise ValueError(f"a line with more than {_MOST_DOTS} dots")
+    return tomllib.loads(text.replace("\r\n", "\n"))
+
+
+def refuse_deep(table: Table, place: str) -> Table:
+    """The same table, if tables and lists are not nested deeper than any setting is."""
+    level: list[Any] = [table]
+    for _ in range(_MOST_DEPTH):
+        inner = (v.values() if isinstance(v, Mapping) else v for v in level)
+        level = [v for values in inner for v in values if isinstance(v, Mapping | list | tuple)]
+        if not level:
+            return table
+    raise RequestError(f"{place}: nested more than {_MOST_DEPTH} deep, which no setting is")
+
+
+def _complaint(error: Exception) -> str:
+    """What a parser says, without its advice to programmers."""
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    return str(error).partition("; use sys.")[0]
 
 
 def nested(dotted: Mapping[str, Any]) -> Table:
@@ -109,9 +148,17 @@ def convert(table: Any, kind: type[T], path: str) -> T:
         inner = place.rstrip("`").lstrip(".")
         key = ".".join(filter(None, (path, inner))) or "configuration"
         value = flat(table).get(inner)
-        shown = f" (it is {value!r})" if value is not None else ""
+        shown = f" (it is {_shown(value)})" if value is not None else ""
         text = complaint[0].lower() + complaint[1:].replace("`", "")
         raise RequestError(f"{key}: {text}{shown}") from None
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write numbers of 5,000 digits
+        return "a number too long to show"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _refuse_unknown_keys(table: Any, kind: Any, path: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fedstill.config.experiment import EngineSettings, Experiment, Partitioning
-from fedstill.config.nested import Table, as_table, convert, flat, without_none
+from fedstill.config.nested import Table, as_table, convert, flat, refuse_deep, without_none
 from fedstill.config.registry import build_method, find_method, find_model, settings_of
 from fedstill.data import CHARACTERS, SOURCES, DataSettings, Source, parse_partition
 from fedstill.errors import RequestError, did_you_mean
@@ -27,6 +27,7 @@ from fedstill.wire import find_codec
 _SHORTHANDS = ("method", "model", "data", "engine")
 # Settings that change where or how fast a run is computed, never a bit of its result.
 _FREE = ("engine.workers", "engine.round_timeout", "engine.join_timeout", "data.dir")
+_DECIDES_WITH_FAULTS = "engine.round_timeout"  # it is what makes a slow client late
 
 
 def resolve(request: Mapping[str, Any], method: AnyMethod | None = None) -> Experiment:
@@ -66,6 +67,7 @@ def resolve_with_method(
     )
     parse_partition(experiment.partition)
     _check_defence(experiment, method)
+    _check_faults(experiment)
     find_codec(experiment.wire.up, "wire.up")
     find_codec(experiment.wire.down, "wire.down")
     return experiment, method
@@ -118,6 +120,7 @@ def check_types(request: Mapping[str, Any]) -> None:
 
 def spelled_out(request: Mapping[str, Any]) -> Table:
     """The request without open options, and ``method = "fedavg"`` written as a table."""
+    refuse_deep(dict(request), "configuration")
     return {
         key: {"name": value} if key in _SHORTHANDS and isinstance(value, str) else value
         for key, value in without_none(request).items()
@@ -132,7 +135,10 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def deciding(table: Mapping[str, Any]) -> Table:
     """The settings that determine the result, by dotted key and in order."""
-    return {k: v for k, v in sorted(flat(table).items()) if k not in _FREE}
+    settings = flat(table)
+    slow = settings.get("faults.slow", 0) > 0
+    free = [key for key in _FREE if not (slow and key == _DECIDES_WITH_FAULTS)]
+    return {k: v for k, v in sorted(settings.items()) if k not in free}
 
 
 def _known_data(table: Mapping[str, Any]) -> Source | None:
@@ -171,6 +177,24 @@ def _check_defence(experiment: Experiment, method: AnyMethod) -> None:
         )
 
 
+def _check_faults(experiment: Experiment) -> None:
+    faults, engine = experiment.faults, experiment.engine
+    if faults is None:
+        return
+    if engine.name != "local":
+        raise RequestError(
+            f"faults: only the local engine has faults on purpose, and engine.name is "
+            f"'{engine.name}'; leave [faults] out, or use engine.name = 'local'"
+        )
+    limit = engine.round_timeout
+    if faults.slow and (limit is None or faults.slow_seconds <= limit):
+        raise RequestError(
+            f"faults.slow: a client of {faults.slow_seconds:g} s is late only where "
+            "engine.round_timeout is shorter: set engine.round_timeout, or raise "
+            "faults.slow_seconds"
+        )
+
+
 def _with_full_paths(data: DataSettings) -> DataSettings:
     """Paths in full, so that the run can be resumed from any folder."""
 
@@ -178,14 +202,17 @@ def _with_full_paths(data: DataSettings) -> DataSettings:
         return str(Path(path).expanduser().resolve())
 
     local = data.name not in SOURCES and not data.name.startswith("hub:")
-    in_dir = data.dir is not None and (Path(data.dir).expanduser() / data.name).exists()
-    name = full(data.name) if local and not in_dir and Path(data.name).exists() else data.name
-    vocabulary = data.vocabulary
-    if vocabulary is not None and vocabulary != CHARACTERS:
-        vocabulary = full(vocabulary)
-    return dataclasses.replace(
-        data, name=name, dir=data.dir and full(data.dir), vocabulary=vocabulary
-    )
+    try:
+        in_dir = data.dir is not None and (Path(data.dir).expanduser() / data.name).exists()
+        name = full(data.name) if local and not in_dir and Path(data.name).exists() else data.name
+        folder = data.dir and full(data.dir)
+        vocabulary = data.vocabulary
+        if vocabulary is not None and vocabulary != CHARACTERS:
+            vocabulary = full(vocabulary)
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, a nobody's home
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RequestError(f"data: a name or folder cannot be used as a path: {reason}") from error
+    return dataclasses.replace(data, name=name, dir=folder, vocabulary=vocabulary)
 
 
 def _resolve_engine(engine: EngineSettings, device: str) -> EngineSettings:

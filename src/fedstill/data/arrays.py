@@ -1,26 +1,29 @@
 """Records that are already numbers: arrays in memory, or an ``.npz`` file of them."""
 
+import math
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstill.data.dataset import Dataset
 from fedstill.data.decoded import Decoded
 from fedstill.data.images import resize_images
-from fedstill.data.labels import check_labels, number_classes, number_groups
+from fedstill.data.labels import check_labels, check_names, number_classes, number_groups
+from fedstill.data.limits import refuse_expanding
 from fedstill.data.scaling import choose_scaling
-from fedstill.errors import RequestError
+from fedstill.errors import FedstillError, RequestError
 from fedstill.records import Split
 
 ArrayLike = Any  # a NumPy array, a tensor, or nested sequences of numbers
 _CHANNELS = (1, 3, 4)
+_MOST_NAMED = 20  # arrays of a file, in a message
 
 
 def arrays(
@@ -93,6 +96,7 @@ def decode_arrays(
                 f"{len(train_labels)} training records; give each one an owner"
             )
         groups, group_names = number_groups(owners)
+        check_names(group_names, f"{place}, clients")
     return Decoded(
         Split(
             torch.from_numpy(inputs["train"]),
@@ -132,24 +136,63 @@ def read_training_arrays(
     return inputs, _labels(y, len(inputs), str(path), "train")
 
 
+def read_raw_arrays(path: Path, image_size: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The same with the values as they are: the caller leaves out the records that do not fit."""
+    x, y = _read_arrays(path, ["x_train", "y_train"], "x_train and y_train")
+    if y.shape != x.shape[:1] or not (x.dtype == np.bool_ or np.issubdtype(x.dtype, np.number)):
+        raise RequestError(f"{path}: x_train and y_train are not numbers, one label per record")
+    x = _channels_first(x)
+    if image_size is not None and x.dtype == np.uint8 and x.ndim == 4:
+        x = resize_images(x, image_size)
+    return x, y
+
+
 def _read_arrays(path: Path, wanted: Sequence[str], needed: str) -> list[NDArray[Any]]:
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("it is a single array")
-        with archive:
-            missing = [name for name in wanted if name not in archive.files]
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            missing = [name for name in wanted if name not in members]
             if missing:
+                held = ", ".join(list(members)[:_MOST_NAMED])
                 raise RequestError(
-                    f"{path}: no array '{missing[0]}' (it has: {', '.join(archive.files)}); "
-                    f"needed are {needed}"
+                    f"{path}: no array '{missing[0]}' (it has: {held}); needed are {needed}"
                 )
-            return [archive[name] for name in wanted]
-    except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        reason = "it holds Python objects" if "pickle" in str(error) else str(error).split("\n")[0]
+            chosen = [members[name] for name in wanted]
+            # A member gives no more bytes than it declares, so this bounds what is read.
+            declared = sum(info.file_size for info in chosen)
+            refuse_expanding(declared, path.stat().st_size, str(path))
+            return [_member(archive, info) for info in chosen]
+    except FedstillError:
+        raise
+    except Exception as error:  # zip, zlib and NumPy's headers raise nearly anything on bad bytes
+        reason = _reason(path, error)
         raise RequestError(
             f"{path}: not a readable .npz file of number arrays ({reason})"
         ) from error
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """An array, whose header must not promise more than is there: it is allocated first."""
+    with archive.open(info) as stream:
+        version = npy.read_magic(stream)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read_header(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed > info.file_size:
+        raise ValueError(
+            f"{info.filename} claims {claimed:,} bytes and has at most {info.file_size:,}"
+        )
+    with archive.open(info) as stream:
+        array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+        return array
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if not zipfile.is_zipfile(path):
+        return "it is a single array, or no archive at all"
+    return str(error).split("\n")[0] or type(error).__name__
 
 
 def _array(values: ArrayLike) -> NDArray[Any]:
@@ -165,16 +208,19 @@ def _inputs(values: ArrayLike, place: str, image_size: int | None) -> NDArray[An
             f"{place}: shape {x.shape} cannot be read as records; give [N, C, H, W], [N, H, W], "
             "[N, H, W, C], or [N, features] as floats"
         )
-    x = _checked_numbers(x, place)
-    if x.ndim == 3:
-        x = x[:, None]
-    elif x.ndim == 4 and x.shape[-1] in _CHANNELS and x.shape[1] not in _CHANNELS:
-        x = x.transpose(0, 3, 1, 2)
+    x = _channels_first(_checked_numbers(x, place))
     if image_size is not None:
         if x.dtype != np.uint8 or x.ndim != 4:
             raise RequestError(f"{place}: data.image_size resizes byte images only")
         x = resize_images(x, image_size)
     return _owned(x, values)
+
+
+def _channels_first(x: NDArray[Any]) -> NDArray[Any]:
+    if x.ndim == 3:
+        return x[:, None]
+    last = x.ndim == 4 and x.shape[-1] in _CHANNELS and x.shape[1] not in _CHANNELS
+    return x.transpose(0, 3, 1, 2) if last else x
 
 
 def _owned(x: NDArray[Any], values: ArrayLike) -> NDArray[Any]:

@@ -103,5 +103,5 @@ def _read(path: Path) -> tuple[Decoded, str] | None:
         # Hashing runs at a gigabyte per second or more: cheap beside training on flipped bits.
         fingerprint = decoded.fingerprint()
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError):
-        return None
+        return None  # (RecursionError is a RuntimeError)
     return (decoded, fingerprint) if fingerprint == metadata["fingerprint"] else None

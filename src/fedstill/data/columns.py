@@ -9,14 +9,16 @@ from torch import Tensor
 from fedstill.data.decoded import Decoded
 from fedstill.data.images import ImageForm
 from fedstill.data.labels import (
+    check_class_names,
     check_labels,
+    check_names,
     match_names,
     number_classes,
     number_groups,
     number_more_groups,
 )
 from fedstill.data.natural import hold_out
-from fedstill.data.rows import Rows, Table, as_texts, is_text
+from fedstill.data.rows import Rows, Table, is_text
 from fedstill.data.text import (
     NEXT_COLUMN,
     TEXT_COLUMNS,
@@ -114,11 +116,12 @@ def _groups(
         return None, None, ()
     client = train.find(columns.client, columns.owners, "data.client_column")
     groups, names = number_groups(train.names_or_numbers(client, "client"))
+    place = f"{train.tables[0].place}, column '{client}'"
     if test is None or any(client not in table.schema.names for table in test.tables):
-        return groups, None, names
+        return groups, None, check_names(names, place)
     owners = test.names_or_numbers(client, "client")
     test_groups, names = number_more_groups(owners, names)
-    return groups, test_groups, names
+    return groups, test_groups, check_names(names, place)
 
 
 def _labels(train: Rows, test: Rows, column: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
@@ -130,8 +133,9 @@ def _labels(train: Rows, test: Rows, column: str) -> tuple[Tensor, Tensor, tuple
         )
     in_train, in_test = train.column(column), test.column(column)
     if is_text(in_train) and is_text(in_test):
-        texts = as_texts(in_train), as_texts(in_test)
+        texts = train.as_texts(in_train, column), test.as_texts(in_test, column)
         train_labels, test_labels, names = match_names(*texts, test.where)
+        names = check_class_names(names, f"{train.tables[0].place}, column '{column}'")
     else:
         train_labels = train.as_integers(in_train, column)
         test_labels = test.as_integers(in_test, column)

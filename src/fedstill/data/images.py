@@ -11,14 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedstill.data.limits import refuse_without_room
 from fedstill.errors import RequestError
 
 Bytes = NDArray[np.uint8]
 Encoded = bytes | Path | None  # the contents of an image file, its path, or nothing
 
+# Whatever a file is called, its contents choose the decoder, and some of Pillow's run programs.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_MOST_PIXELS = 2**26  # of an image before it is resized: 8192 x 8192
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 _GREY = ("1", "L", *_SIXTEEN_BIT)
-_CHUNK = 256  # images per task: large enough that scheduling costs nothing
+_CHUNK = 64  # images per task: large enough that scheduling costs nothing
 # Pillow releases the interpreter lock only while it decompresses. Measured on two cores, a second
 # thread doubles the time of 28x28 images, breaks even here and halves that of larger ones.
 _WORTH_THREADS = 64 * 64
@@ -44,6 +48,7 @@ class ImageForm:
             with _open(encoded) as image:
                 channels = channels or (1 if image.mode in _GREY else 3)
                 width, height = image.size
+                image.load()  # room is made for images of this size: it must not be a claim only
         except Exception as error:
             raise _corrupt(where, error) from error
         threads = min(8, os.cpu_count() or 1) if width * height >= _WORTH_THREADS else 1
@@ -53,6 +58,9 @@ class ImageForm:
 
     def empty(self, count: int) -> Bytes:
         """Room for ``count`` images."""
+        held = count * self.channels * self.height * self.width
+        size = f"{self.width}x{self.height}"
+        refuse_without_room(held, f"{count:,} images of {size} pixels", "lower data.image_size")
         return np.empty((count, self.channels, self.height, self.width), dtype=np.uint8)
 
 
@@ -110,7 +118,7 @@ def _pixels(image: Image.Image, form: ImageForm) -> Bytes:
     """Height x width (x 3) bytes of an image, whatever its mode."""
     if image.mode in _SIXTEEN_BIT:
         # Pillow's own conversion cuts off above 255; the upper byte is the picture.
-        upper = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255)
+        upper = np.clip(np.asarray(image) >> 8, 0, 255)
         image = Image.fromarray(upper.astype(np.uint8))
     mode = "L" if form.channels == 1 else "RGB"
     if image.mode != mode:
@@ -123,7 +131,15 @@ def _pixels(image: Image.Image, form: ImageForm) -> Bytes:
 def _open(encoded: Encoded) -> Image.Image:
     if encoded is None:
         raise ValueError("no image bytes")
-    return Image.open(io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded)
+    if isinstance(encoded, Path) and encoded.exists() and not encoded.is_file():
+        raise ValueError("not a regular file")  # reading a pipe might never end
+    source = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
+    image = Image.open(source, formats=_FORMATS)
+    width, height = image.size
+    if width * height > _MOST_PIXELS:
+        image.close()
+        raise ValueError(f"{width}x{height} pixels, at most {_MOST_PIXELS:,} are read")
+    return image
 
 
 def _corrupt(where: str, error: Exception) -> RequestError:

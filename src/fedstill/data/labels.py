@@ -1,6 +1,6 @@
 """Class labels and owners' names, checked: a wrong label must not reach a loss function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -8,12 +8,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstill.errors import RequestError
+from fedstill.printable import is_printable
 
 Where = Callable[[int], str]  # names record i of a split in a message, e.g. "train.parquet, row 3"
 
 # Without class names the largest label decides how many classes there are. A stray identifier
 # in the label column must not become a network with a billion outputs.
-MOST_UNNAMED_CLASSES = 100_000
+MOST_CLASSES = 100_000
+
+
+def check_class_names(names: Sequence[str], place: str) -> tuple[str, ...]:
+    """Names of classes: readable, and not more than a network can have outputs."""
+    if len(names) > MOST_CLASSES:
+        raise RequestError(
+            f"{place}: {len(names):,} classes, at most {MOST_CLASSES:,}; "
+            "name another column in data.label_column"
+        )
+    return check_names(names, place)
+
+
+def check_names(names: Sequence[str], place: str) -> tuple[str, ...]:
+    """Names of classes or owners, refused where they could not be shown."""
+    for name in names:
+        if not is_printable(name):
+            raise RequestError(f"{place}: {name!r} is not a readable name; rename it")
+    return tuple(names)
 
 
 def check_labels(labels: NDArray[np.int64], classes: int, where: Where) -> Tensor:
@@ -31,7 +50,7 @@ def check_labels(labels: NDArray[np.int64], classes: int, where: Where) -> Tenso
 def number_classes(train_labels: NDArray[np.int64], where: Where) -> tuple[str, ...]:
     """Names "0", "1", ... up to the largest training label, for data without class names."""
     largest = int(train_labels.max())
-    if largest >= MOST_UNNAMED_CLASSES:
+    if largest >= MOST_CLASSES:
         row = int(train_labels.argmax())
         raise RequestError(
             f"{where(row)}: label {largest} is too large for a class number; "

@@ -1,7 +1,8 @@
 """A node's records: training data in any of the usual forms, fitted to the given task.
 
 What the task says is public and fixed (shape, names of the classes); a node may hold few of the
-classes, and needs no test split. Records that do not fit are refused with the reason.
+classes, and needs no test split. Records that do not fit are refused with the reason, or, with
+privacy on, do not count (``tolerant.py``).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from fedstill.data.folder import class_folders, image_files
 from fedstill.data.images import ImageForm, decode_images
 from fedstill.data.labels import check_labels
 from fedstill.data.sources import DataSettings, parquet_files
+from fedstill.data.tolerant import from_arrays, from_images, from_parquet
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.records import Split
 
@@ -43,22 +45,30 @@ class _Form:
         if shape != self.shape:
             raise RequestError(
                 f"{path}: records of shape {shape}, the task has {self.shape}; "
-                "images are resized by data.image_size of the experiment"
+                "images are resized by image-size in the node's configuration"
             )
         return split
 
 
 def load_node_data(
-    path: Path, settings: DataSettings, shape: tuple[int, ...], class_names: tuple[str, ...]
+    path: Path,
+    settings: DataSettings,
+    shape: tuple[int, ...],
+    class_names: tuple[str, ...],
+    *,
+    tolerant: bool = False,
 ) -> Split:
     """All training records at ``path``, as this task needs them.
 
     An ``.npz`` file with x_train and y_train, a folder with train.parquet (or its shards), or a
-    folder with one folder of images per class (there, or in train/).
+    folder with one folder of images per class (there, or in train/). ``tolerant``: records that do
+    not fit are left out, and there may be none.
     """
     path = path.expanduser()
     form = _Form(shape, class_names)
     try:
+        if tolerant:
+            return _tolerant(path, form, settings)
         if path.is_file():
             x, y = read_training_arrays(path, settings.image_size)
             labels = check_labels(y, len(class_names), lambda row: f"{path}, y_train[{row}]")
@@ -74,6 +84,31 @@ def load_node_data(
     except OSError as error:
         raise RequestError(f"{path}: {error.strerror or error}") from error
     raise RequestError(f"{path}: neither train.parquet, nor one folder of images per class")
+
+
+def _tolerant(path: Path, form: _Form, settings: DataSettings) -> Split:
+    if path.is_file():
+        return from_arrays(path, form.shape, form.class_names, settings.image_size)
+    size = settings.image_size
+    if len(form.shape) != 3 or (size is not None and form.shape[1:] != (size, size)):
+        raise RequestError(
+            f"{path}: images of size {size or 'as stored'}, the task has shape {form.shape}"
+        )
+    if not path.is_dir():
+        raise RequestError(f"{path}: no such file or folder")
+    if files := parquet_files(path, "train"):
+        return _cached(path, files, form, settings, _tolerant_parquet)
+    root = path / "train" if (path / "train").is_dir() else path
+    files = [file for kind in class_folders(root) for file in image_files(kind)]
+    return _cached(path, files, form, settings, _tolerant_images)
+
+
+def _tolerant_parquet(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
+    return from_parquet(files, settings, form.shape, form.class_names)
+
+
+def _tolerant_images(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
+    return from_images(files, form.shape, form.class_names, settings.image_size is not None)
 
 
 _Decode = Callable[[Sequence[Path], _Form, DataSettings], Split]
@@ -92,6 +127,8 @@ def _cached(
         "own": form.class_names,
         "columns": (settings.image_column, settings.label_column),
         "image_size": settings.image_size,
+        "reader": decode.__name__,
+        "shape": form.shape,
     }
     return cached(path.name or "own", files, key, whole)[0].train
 

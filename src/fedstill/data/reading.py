@@ -110,6 +110,7 @@ class Reading:
         return decode_texts(read_plays(path), None, self.vocabulary, self.length, str(path))
 
 
+_LARGEST = {"image_size": 8192, "sequence_length": 1_000_000}
 _TEXT_ONLY = ("vocabulary", "sequence_length")
 _IMAGES_ONLY = ("image_column", "label_column", "image_size", "mean", "std")
 
@@ -122,6 +123,6 @@ def _refuse_unused(settings: DataSettings, text: bool) -> None:
     for key in _IMAGES_ONLY if text else _TEXT_ONLY:
         if (value := getattr(settings, key)) is not None:
             raise RequestError(f"data.{key} = {value!r}: {why}")
-    for key in ("image_size", "sequence_length"):
-        if (value := getattr(settings, key)) is not None and value < 1:
-            raise RequestError(f"data.{key} = {value}: must be 1 or more")
+    for key, most in _LARGEST.items():
+        if (value := getattr(settings, key)) is not None and not 1 <= value <= most:
+            raise RequestError(f"data.{key} = {value}: must be 1 or more, and at most {most:,}")

@@ -8,7 +8,7 @@ Rows are counted from 0, as pandas and pyarrow do.
 import bisect
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstill.data.images import Encoded, ImageForm, decode_images
-from fedstill.errors import RequestError
+from fedstill.data.labels import check_class_names
+from fedstill.data.limits import refuse_expanding
+from fedstill.errors import UNREADABLE, FedstillError, RequestError
 
-_BATCH = 2048  # rows held in encoded form at a time
+_BATCH = 512  # rows held in encoded form at a time
+_LONGEST_NAME = 1000  # characters of a class or an owner: NumPy gives all the room of the longest
 
 
 @dataclass(frozen=True)
@@ -41,26 +44,41 @@ def parquet_table(path: Path) -> Table:
     """A parquet file, opened but not read."""
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+    except Exception as error:  # damaged bytes make Arrow's parser raise nearly anything
         raise RequestError(f"{path}: not a readable parquet file ({_line(error)})") from error
+    stored = path.stat().st_size
 
     def batches(column: str) -> Iterable[pa.Array]:
+        held = seen = 0
         try:
             for batch in file.iter_batches(batch_size=_BATCH, columns=[column]):
-                yield batch.column(0)
-        except (pa.ArrowException, OSError) as error:
+                chunk = _without_dictionary(batch.column(0))
+                held, seen = held + chunk.nbytes, seen + len(chunk)
+                refuse_expanding(held, stored, f"{path}, column '{column}'")
+                yield chunk
+            if seen != rows:
+                raise ValueError(f"{seen:,} rows in place of {rows:,}")
+        except FedstillError:
+            raise
+        except Exception as error:
             raise RequestError(
                 f"{path}: column '{column}' cannot be read ({_line(error)}); copy the file again"
             ) from error
 
-    return Table(str(path), file.schema_arrow, file.metadata.num_rows, batches)
+    return Table(str(path), schema, rows, batches)
+
+
+def _without_dictionary(chunk: pa.Array) -> pa.Array:
+    return chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
 
 
 class Rows:
     """The tables (shards) of a split as one sequence of rows."""
 
-    def __init__(self, tables: Sequence[Table]) -> None:
-        self.tables = [table for table in tables if table.rows]
+    def __init__(self, tables: Sequence[Table], *, empty: bool = False) -> None:
+        """``empty``: there may be no rows at all."""
+        self.tables = [table for table in tables if table.rows or empty]
         if not self.tables:
             raise RequestError(f"{tables[0].place}: the file holds no records")
         self._ends = list(itertools.accumulate(table.rows for table in self.tables))
@@ -87,9 +105,8 @@ class Rows:
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A whole column without holes."""
-        chunks = [chunk for table in self.tables for chunk in table.batches(name)]
-        if pa.types.is_dictionary(chunks[0].type):
-            chunks = [chunk.dictionary_decode() for chunk in chunks]
+        batches = (chunk for table in self.tables for chunk in table.batches(name))
+        chunks = [_without_dictionary(chunk) for chunk in batches]
         try:
             column = pa.chunked_array(chunks)
         except pa.ArrowException as error:
@@ -106,16 +123,22 @@ class Rows:
         metadata = self.tables[0].schema.metadata or {}
         try:
             names: Any = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
-            return tuple(str(name) for name in names)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, *UNREADABLE):
             return None
+        if not isinstance(names, list):
+            return None
+        return check_class_names(
+            [str(name) for name in names], f"{self.tables[0].place}, column '{label}'"
+        )
 
     def names_or_numbers(
         self, column: str, role: str = "label"
     ) -> NDArray[np.int64] | NDArray[np.str_]:
         """A whole column of class or owner names or numbers; ``role`` says which, in messages."""
         values = self.column(column)
-        return as_texts(values) if is_text(values) else self.as_integers(values, column, role)
+        if is_text(values):
+            return self.as_texts(values, column)
+        return self.as_integers(values, column, role)
 
     def as_integers(
         self, values: pa.ChunkedArray, column: str, role: str = "label"
@@ -128,6 +151,22 @@ class Rows:
             )
         return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
+    def as_texts(self, values: pa.ChunkedArray, column: str) -> NDArray[np.str_]:
+        """The strings of a column of names."""
+        try:
+            texts = values.to_pylist()
+        except UnicodeDecodeError as error:
+            raise RequestError(
+                f"{self.tables[0].place}: column '{column}' is not UTF-8 text"
+            ) from error
+        longest = max(range(len(texts)), key=lambda row: len(texts[row]))
+        if len(texts[longest]) > _LONGEST_NAME:
+            raise RequestError(
+                f"{self.where(longest)}: column '{column}' holds a text of "
+                f"{len(texts[longest]):,} characters, too long for a name"
+            )
+        return np.asarray(texts, dtype=np.str_)
+
     def images(self, column: str, form: ImageForm) -> Tensor:
         """All images decoded, in order."""
         out = form.empty(self.count)
@@ -136,6 +175,8 @@ class Rows:
             for chunk in table.batches(column):
                 encoded = _encoded(chunk, column, table.place)
                 room = out[start : start + len(encoded)]
+                if len(room) < len(encoded):
+                    raise RequestError(f"{table.place}: it holds more rows than it says")
 
                 def place(i: int, first: int = start) -> str:
                     return self.where(first + i)
@@ -144,9 +185,22 @@ class Rows:
                 start += len(encoded)
         return torch.from_numpy(out)
 
+    def encoded(self, column: str) -> Iterator[Encoded]:
+        """All images as they are stored, in order."""
+        for table in self.tables:
+            for chunk in table.batches(column):
+                yield from _encoded(chunk, column, table.place)
+
+    def values(self, column: str) -> list[Any]:
+        """A whole column as it is; None where it has holes or a text is not UTF-8."""
+        chunks = (chunk for table in self.tables for chunk in table.batches(column))
+        return [value for chunk in chunks for value in _as_it_is(chunk)]
+
     def first_image(self, column: str) -> Encoded:
         """The image that decides the form of all."""
-        chunk = next(iter(self.tables[0].batches(column)))
+        chunk = next(iter(self.tables[0].batches(column)), None)
+        if chunk is None or not len(chunk):
+            raise RequestError(f"{self.tables[0].place}: column '{column}' has no rows")
         return _encoded(chunk.slice(0, 1), column, self.tables[0].place)[0]
 
 
@@ -155,9 +209,18 @@ def is_text(values: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_string(values.type) or pa.types.is_large_string(values.type))
 
 
-def as_texts(values: pa.ChunkedArray) -> NDArray[np.str_]:
-    """The strings of a column."""
-    return np.asarray(values.to_pylist(), dtype=np.str_)
+def _as_it_is(chunk: pa.Array) -> list[Any]:
+    try:
+        return chunk.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        return [_decoded(value) for value in chunk.cast(pa.binary()).to_pylist()]
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 def _encoded(chunk: pa.Array, column: str, place: str) -> list[Encoded]:

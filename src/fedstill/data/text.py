@@ -8,7 +8,6 @@ Without an official test split, the last fifth of every owner's windows is held 
 the text and not a random choice, for neighbouring windows are of one speech.
 """
 
-import itertools
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedstill.data.decoded import Decoded
+from fedstill.data.labels import check_names
 from fedstill.data.vocabulary import NOTHING, Tokens, Vocabulary
 from fedstill.errors import RequestError
 from fedstill.records import Split
@@ -83,6 +83,7 @@ def decode_texts(
     many are."""
     windows = {who: _windows(vocabulary.encode(text), length) for who, text in train.items()}
     owners = sorted(who for who, found in windows.items() if len(found))
+    check_names(owners, place)
     if not owners:
         raise RequestError(
             f"{place}: no text is longer than data.sequence_length = {length} "
@@ -117,11 +118,20 @@ def decode_texts(
 
 def column_values(batches: Iterable[object], column: str, place: str) -> Iterator[str]:
     """The strings of a column, in order; ``batches`` are arrow arrays."""
-    chunks = (chunk.to_pylist() for chunk in batches)  # type: ignore[attr-defined]
-    for row, value in enumerate(itertools.chain.from_iterable(chunks)):
-        if value is None:
-            raise RequestError(f"{place}, row {row} (counting from 0): '{column}' is empty (null)")
-        yield value if isinstance(value, str) else str(value)
+    first = 0
+    for chunk in batches:
+        try:
+            values = chunk.to_pylist()  # type: ignore[attr-defined]
+        except UnicodeDecodeError as error:
+            raise RequestError(f"{place}: column '{column}' is not UTF-8 text") from error
+        for row, value in enumerate(values, start=first):
+            where = f"{place}, row {row} (counting from 0): '{column}'"
+            if value is None:
+                raise RequestError(f"{where} is empty (null)")
+            if not isinstance(value, str | int | float):
+                raise RequestError(f"{where} holds neither a text nor a number")
+            yield str(value)
+        first += len(values)
 
 
 def _windows(tokens: Tokens, length: int) -> NDArray[np.int32]:

@@ -11,7 +11,9 @@ from fedstill.build import BuiltExperiment, build
 from fedstill.config import Experiment
 from fedstill.config.nested import Table
 from fedstill.deploy.keys import make_certificates, make_node_key
+from fedstill.deploy.nodes import NODES, write_nodes
 from fedstill.deploy.readme import readme
+from fedstill.deploy.services import superlink_service, supernode_service
 from fedstill.engine.flower import require_flower
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.environment import QUIET
@@ -92,6 +94,13 @@ def write_app(folder: Path, experiment: Experiment, address: Address) -> BuiltEx
     make_certificates(folder / "certificates", address.host)
     for number in range(nodes):
         make_node_key(folder / "keys" / f"node-{number}")
+    write_nodes(folder, {})
+    services = folder / "services"
+    services.mkdir()
+    (services / "fedstill-superlink.service").write_text(superlink_service(folder, address.port))
+    (services / "fedstill-supernode@.service").write_text(
+        supernode_service(str(address), own_data=experiment.partition == "nodes")
+    )
     (folder / "README.md").write_text(readme(experiment, address.host, address.port, nodes))
     return built
 
@@ -123,7 +132,7 @@ def _project() -> Table:
                 "app": {
                     "publisher": "fedstill",
                     # All that is sent to the nodes. Secrets and results stay on the server.
-                    "fab-include": ["fedstill_app/*.py", "experiment.toml", "task.json"],
+                    "fab-include": ["fedstill_app/*.py", "experiment.toml", "task.json", NODES],
                     "components": {
                         "serverapp": "fedstill_app.server:app",
                         "clientapp": "fedstill_app.client:app",

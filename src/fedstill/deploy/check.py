@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from fedstill.config.nested import read_toml
 from fedstill.config.registry import build_model
 from fedstill.deploy.app import LINK, Address
 from fedstill.deploy.keys import public_path
+from fedstill.deploy.nodes import fingerprint, read_nodes
 from fedstill.engine.flower import require_flower
 from fedstill.engine.flower.description import Description, read_description
 from fedstill.engine.flower.node import node_for
@@ -30,6 +32,7 @@ class Finding:
 
     what: str
     problem: str | None = None
+    note: str | None = None  # what is still to be done
 
 
 class _Problem(Exception):
@@ -52,6 +55,7 @@ def check_app(folder: Path, node: int | None = None, data: Path | None = None) -
         checks["connection"] = lambda: _connection(folder)
         for key in _node_keys(folder):
             checks[f"key {key.name}"] = partial(_node_key, key)
+        checks["nodes"] = lambda: _nodes(folder)
     else:
         checks["authority"] = lambda: _authority(folder)
         checks[f"key node-{node}"] = lambda: _node_key(folder / "keys" / f"node-{node}")
@@ -61,12 +65,12 @@ def check_app(folder: Path, node: int | None = None, data: Path | None = None) -
 
 def _found(what: str, check: Callable[[], object]) -> Finding:
     try:
-        check()
+        note = check()
     except (_Problem, FedstillError) as problem:
         return Finding(what, str(problem))
     except OSError as error:
         return Finding(what, f"{error.filename}: {error.strerror}")
-    return Finding(what)
+    return Finding(what, note=note if isinstance(note, str) else None)
 
 
 def _versions(folder: Path) -> None:
@@ -224,18 +228,37 @@ def _node_key(path: Path) -> None:
         _refuse_readable(path)
 
 
+def _nodes(folder: Path) -> str | None:
+    """Check that every client is bound to the key that is here."""
+    bound = read_nodes(folder)
+    if not bound:
+        return (
+            "no key is bound to its client: when the SuperLink runs, "
+            f"`fedstill deploy register {folder}`"
+        )
+    for client in range(_description(folder).clients):
+        key = public_path(folder / "keys" / f"node-{client}")
+        if client not in bound or (key.is_file() and fingerprint(key) != bound[client].key):
+            raise _Problem(
+                f"client {client} is not bound to {key}; `fedstill deploy register {folder}`"
+            )
+    return None
+
+
 def _data(folder: Path, node: int, data: Path | None) -> None:
     """Build the node as its first message would: data that do not fit are found now."""
     experiment = _experiment(folder)
     if experiment.partition == "nodes" and data is None:
         return  # the server has no records of the nodes to check
-    config: dict[str, Any] = {"partition-id": node, "folder": "unused"}
+    code = (experiment.method["name"], experiment.model["name"])
+    config: dict[str, Any] = {"partition-id": node, "allow": ",".join(code)}
     if data is not None:
         config["data"] = str(data)
     if experiment.data.dir:
         config["data-dir"] = experiment.data.dir
     # task.json has the data's shape; experiment.toml may have been edited since.
     description = dataclasses.replace(_description(folder), config=experiment.table)
-    built = node_for(description.text, config).built
+    with tempfile.TemporaryDirectory() as scratch:  # the node's own folder stays as it is
+        built = node_for(description.text, {**config, "folder": scratch}).opened
     if not len(built.client_records.of(node, built.task)):
         raise _Problem(f"client {node} has no records")

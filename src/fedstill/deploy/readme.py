@@ -28,12 +28,15 @@ $ flower-superlink --host 0.0.0.0 --port {port} --database superlink.db \\
 runs, with or without node authentication. Expose only the nodes' part of it, as `docs/deploy.md`
 shows ("Close the control API").
 
-In a second terminal, register the nodes' public keys, once:
+In a second terminal, register the nodes' public keys (`keys/node-0.pub` to
+`keys/node-{last}.pub`), once, and again when a key is replaced:
 
 ```console
-$ source environment.sh && export FLWR_HOME=$PWD/flower
-{register}
+$ fedstill deploy register .
 ```
+
+It writes `nodes.toml`, which binds each key to its client: a registered node cannot take the place
+of another one.
 
 ## Each node
 
@@ -56,12 +59,25 @@ $ flower-supernode --superlink {host}:{port} --root-certificates certificates/ca
 On the server:
 
 ```console
-$ flwr run . deployment --stream
-$ flwr run . deployment --stream --run-config 'resume=true'     # resume after a crash
+$ fedstill deploy run .
+$ fedstill deploy run . --resume     # after a crash
 ```
 
-The run folder is `runs/experiment`, below the folder the SuperLink was started in
-(`--run-config 'out="/srv/runs/second"'` for another one).
+It shows the run's log, and its exit code says how the run ended. (`flwr run . deployment --stream`
+does the same, but ends with 0 even if the run failed.) The run folder is `runs/experiment`, below
+the folder the SuperLink was started in (`--out /srv/runs/second` for another one).
+
+## As services
+
+`services/` has both programs for systemd: they come back by themselves, with limits on memory and
+on what they may write. Edit user and paths, then:
+
+```console
+$ cp services/fedstill-superlink.service /etc/systemd/system/      # on the server
+$ systemctl enable --now fedstill-superlink
+$ cp services/fedstill-supernode@.service /etc/systemd/system/     # on node K
+$ systemctl enable --now fedstill-supernode@K
+```
 """
 
 _OWN = """\
@@ -77,17 +93,13 @@ app with `--partition nodes` and give each node `data="PATH"`."""
 def readme(experiment: Experiment, host: str, port: int, nodes: int) -> str:
     """The README for this experiment."""
     own = experiment.partition == "nodes"
-    register = "\n".join(
-        f"$ flwr supernode register keys/node-{k}.pub deployment --name node-{k}"
-        for k in range(nodes)
-    )
     return _TEXT.format(
         method=experiment.method["name"],
         nodes=nodes,
         version=VERSION,
         host=host,
         port=port,
-        register=register,
+        last=nodes - 1,
         data_check=" --data /srv/records" if own else "",
         data_config=' data="/srv/records"' if own else "",
         data_text=_OWN if own else _PARTITIONED.format(data=experiment.data.name),

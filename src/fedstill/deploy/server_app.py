@@ -10,9 +10,11 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from rich.console import Console
 
 from fedstill.config.nested import read_toml
+from fedstill.deploy.nodes import NODES, node_ids, read_nodes
+from fedstill.deploy.outcome import marked_failure
+from fedstill.draw.console import Console
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.federation import Federation
@@ -21,12 +23,13 @@ from fedstill.run import Result, execute
 
 
 def server_app(experiment: Path) -> ServerApp:
-    """The app that runs the experiment in this TOML file."""
+    """The app that runs the experiment in this TOML file, with the nodes in the one beside it."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(grid, experiment, context.run_config)
+        with marked_failure():
+            serve(grid, experiment, context.run_config)
 
     return app
 
@@ -34,16 +37,23 @@ def server_app(experiment: Path) -> ServerApp:
 def serve(grid: Grid, experiment: Path, config: Mapping[str, Any]) -> Result:
     """One run, or the rest of one, on the nodes of this grid."""
 
+    # Flower forwards plain lines to those who follow the run; progress bars would be garbled.
+    observer = PlainProgress(Console(width=200, soft_wrap=True, force_terminal=False))
+    bound = node_ids(read_nodes(experiment.parent))
+    if not bound:
+        observer.note(
+            f"{NODES} is empty: every node is the client that it says it is; where nodes have "
+            "keys, `fedstill deploy register` binds them"
+        )
+
     def engine(federation: Federation) -> GridEngine:
         built = federation.built
-        return GridEngine(grid, built.experiment, describe(built).text)
+        return GridEngine(grid, built.experiment, describe(built).text, bound)
 
-    # Flower forwards plain lines to those who follow the run; progress bars would be garbled.
-    console = Console(width=200, soft_wrap=True, force_terminal=False)
     return execute(
         read_toml(experiment),
         out=str(config.get("out") or "run"),
         resume=bool(config.get("resume", False)),
-        observer=PlainProgress(console),
+        observer=observer,
         engine=engine,
     )

@@ -13,6 +13,7 @@ import msgspec
 
 from fedstill.client import Answer, Work
 from fedstill.errors import WireError
+from fedstill.printable import one_line
 
 __all__ = [
     "Answer",
@@ -97,7 +98,7 @@ def decode_answer(parts: Sequence[bytes]) -> Answer:
         client=fields.client,
         message=message,
         state=None if fields.stateless else state,
-        error=fields.error,
+        error=fields.error and one_line(fields.error),
         traceback=fields.traceback,
         spent=fields.spent,
         asked=fields.asked,

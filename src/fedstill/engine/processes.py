@@ -11,12 +11,15 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, cast
 
 import msgspec
 
 from fedstill.engine.memory import keep_freed_memory
-from fedstill.errors import RunError
+from fedstill.errors import UNREADABLE, RunError, WireError
+
+_LONGEST_LINE = 2**26
+_PIECE = 2**26
 
 Frame = tuple[dict[str, Any], list[bytes]]
 
@@ -31,15 +34,27 @@ def write_frame(stream: BinaryIO, header: dict[str, Any], parts: Sequence[bytes]
 
 def read_frame(stream: BinaryIO) -> Frame:
     """The next frame; ``EOFError`` when the other side is gone."""
-    line = stream.readline()
+    line = stream.readline(_LONGEST_LINE)
     if not line.endswith(b"\n"):
         raise EOFError
-    header: dict[str, Any] = msgspec.json.decode(line)
-    sizes = header.pop("sizes")
-    parts = [stream.read(size) for size in sizes]
-    if [len(part) for part in parts] != sizes:  # the other side died in the middle of it
-        raise EOFError
-    return header, parts
+    try:
+        header = msgspec.json.decode(line, type=dict[str, Any])
+        sizes = msgspec.convert(header.pop("sizes"), list[Annotated[int, msgspec.Meta(ge=0)]])
+    except (KeyError, *UNREADABLE) as error:
+        raise WireError(f"not a frame of a worker process: {error}") from error
+    return header, [_read(stream, size) for size in sizes]
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    """So many bytes, asked for piece by piece: memory is taken for what came, not on a promise."""
+    pieces = []
+    while size > 0:
+        piece = stream.read(min(size, _PIECE))
+        if not piece:  # the other side died in the middle of it
+            raise EOFError
+        pieces.append(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class WorkerProcess:
@@ -87,7 +102,7 @@ class WorkerProcess:
 
     def _death(self) -> str:
         """Why it ended: the reason that it sent, or its exit code."""
-        with suppress(EOFError, OSError, KeyError, msgspec.DecodeError):
+        with suppress(EOFError, OSError, KeyError, WireError):
             header, _ = read_frame(cast(BinaryIO, self._process.stdout))
             return f"could not start: {header['fatal']}"
         with suppress(subprocess.TimeoutExpired):

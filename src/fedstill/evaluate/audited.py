@@ -12,7 +12,7 @@ import torch
 from fedstill.build import BuiltExperiment, build
 from fedstill.config.nested import Table, merged
 from fedstill.config.resolve import resolve_with_method
-from fedstill.errors import RequestError
+from fedstill.errors import UNREADABLE, RequestError
 from fedstill.files import write_atomically
 from fedstill.privacy.audit import (
     Audit,
@@ -103,7 +103,7 @@ def kept_audit(folder: Path) -> AuditReport | None:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=AuditReport)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise RequestError(
             f"{folder / FILE}: cannot be read: {error}; audit again: fedstill audit {folder}"
         ) from error

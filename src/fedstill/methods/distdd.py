@@ -32,6 +32,7 @@ privacy.class_counts = "public", by an even share of the expected batch), for ev
 publicly held. ``real_batch`` is not used. Lines 5 to 9 see only sanitised gradients.
 """
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ from fedstill.steps.from_scratch import evaluate_set, train_from_scratch
 from fedstill.steps.gradient_matching import GradientDistance, gradient_matching_pixels
 from fedstill.steps.training import Training, initial_weights
 from fedstill.types import ClientContext, Evaluation, Params, Reply, ServerContext, Stateless, Task
-from fedstill.wire import Schema, TensorSpec
+from fedstill.wire import NormLimit, Schema, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,9 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
             for name, shape in task.model.shapes.items()
         }
         classes = TensorSpec((held,), torch.int64, 0, task.classes - 1)
-        return Schema(ClassGradients, {"classes": classes, **gradients})
+        # As if every class's gradient had the largest norm.
+        norms = {"gradients": NormLimit(task.limits.norm * math.sqrt(task.classes))}
+        return Schema(ClassGradients, {"classes": classes, **gradients}, norms=norms)
 
     def broadcast(self, ctx: ServerContext, state: Distillation) -> Weights:
         return Weights(state.params)  # line 3

@@ -31,7 +31,6 @@ the mean: with ``target = "gradient"`` the sum of the records' distances is mini
 ``squared``.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -41,7 +40,13 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.methods.shared.distribution_matching import DistributionMatching
-from fedstill.methods.shared.messages import Region, region_schema, set_specs
+from fedstill.methods.shared.messages import (
+    LOSSES,
+    Region,
+    record_range,
+    region_schema,
+    set_specs,
+)
 from fedstill.methods.shared.surrogate import Distilled, trust_of_images
 from fedstill.private import PrivateForm
 from fedstill.records import SyntheticSet, union
@@ -97,7 +102,7 @@ class FedDualMatch(DistributionMatching, Stateless[Region, Region, Distilled]):
         return region_schema(task)
 
     def upload(self, task: Task) -> Schema[Distilled]:
-        numbers = {"records": (0.0, 0.0), "loss": (0.0, math.inf)}
+        numbers = {"records": record_range(task, False), "loss": LOSSES}
         return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
 
     def broadcast(self, ctx: ServerContext, state: Region) -> Region:

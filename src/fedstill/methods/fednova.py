@@ -20,12 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedstill.methods.shared.local_training import LocalTraining
-from fedstill.methods.shared.messages import MANY, Update, Weights
+from fedstill.methods.shared.messages import Update, Weights, record_range
 from fedstill.methods.shared.weighting import client_weights
 from fedstill.methods.shared.weights_down import WeightsDown
 from fedstill.steps.arithmetic import add, scaled
 from fedstill.types import ClientContext, Reply, ServerContext, Task
-from fedstill.wire import Schema, params_specs
+from fedstill.wire import NormLimit, Schema, params_specs
+from fedstill.wire.schema import Range
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,13 @@ class FedNova(LocalTraining, WeightsDown[NormalisedUpdate]):
         return
 
     def upload(self, task: Task) -> Schema[NormalisedUpdate]:
-        numbers = {"records": (1, MANY), "path": (1, MANY)}
-        return Schema(NormalisedUpdate, params_specs(task, "update"), numbers)
+        longest = path_length(self.number_of_steps(task.limits.records), self.momentum)
+        numbers: dict[str, Range] = {
+            "records": record_range(task),
+            "path": (1, longest, "max_records"),
+        }
+        norms = {"update": NormLimit(task.limits.norm)}
+        return Schema(NormalisedUpdate, params_specs(task, "update"), numbers, norms)
 
     def client(
         self, ctx: ClientContext, message: Weights, state: None

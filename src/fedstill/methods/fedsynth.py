@@ -38,7 +38,7 @@ from torch import Tensor
 
 from fedstill.errors import RequestError
 from fedstill.methods.shared.compression import examples_per_batch
-from fedstill.methods.shared.messages import MANY, Weights
+from fedstill.methods.shared.messages import LOSSES, Weights, input_spec, record_range
 from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
 from fedstill.methods.shared.weights_down import WeightsDown
 from fedstill.private import Leak, PrivateForm
@@ -125,14 +125,14 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         size = self.size(task, example)
         label = (*size, *example.label)
         tensors = {
-            "batches.x": TensorSpec((*size, *example.input)),
+            "batches.x": input_spec(task, *size, *example.input),
             "batches.y": TensorSpec(label, torch.float32, 0, 1)
             if example.soft
             else TensorSpec(label, torch.int32, 0, example.classes - 1),
         }
-        losses = (0.0, math.inf if self.report_losses else 0.0)
+        losses = LOSSES if self.report_losses else (0.0, 0.0)
         numbers = {"loss_before": losses, "loss_after": losses}
-        records = (1, MANY) if self.weighting == "records" else (0, 0)
+        records = record_range(task, self.weighting == "records")
         return Schema(SyntheticBatches, tensors, {**numbers, "records": records})
 
     def client(

@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from fedstill.methods.shared.messages import LastSet, set_specs
+from fedstill.methods.shared.messages import LOSSES, LastSet, record_range, set_specs
 from fedstill.methods.shared.pixels import PixelSettings
 from fedstill.methods.shared.surrogate import Distilled
 from fedstill.records import SyntheticSet, union
@@ -81,7 +81,7 @@ class LocalGM(PixelSettings, Method[Condensed, Continue, LastSet, Distilled]):
         return Schema(Continue)
 
     def upload(self, task: Task) -> Schema[Distilled]:
-        numbers = {"records": (0.0, 0.0), "loss": (0.0, float("inf"))}
+        numbers = {"records": record_range(task, False), "loss": LOSSES}
         return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
 
     def broadcast(self, ctx: ServerContext, state: Condensed) -> Continue:

@@ -28,12 +28,12 @@ from torch import Tensor
 
 from fedstill.methods.shared.compression import coordinates
 from fedstill.methods.shared.local_training import LocalTraining
-from fedstill.methods.shared.messages import MANY, Weights
+from fedstill.methods.shared.messages import Weights, record_range
 from fedstill.methods.shared.weighting import client_weights
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import add, scaled
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Stateless, Task
-from fedstill.wire import Schema, TensorSpec, params_specs
+from fedstill.wire import NormLimit, Schema, TensorSpec, params_specs
 
 _SEEDS = 2**53  # every integer below it is exact as a double
 
@@ -78,7 +78,10 @@ class RandomMask(LocalTraining, Stateless[Weights, SeededWeights, MaskedUpdate])
 
     def upload(self, task: Task) -> Schema[MaskedUpdate]:
         return Schema(
-            MaskedUpdate, {"values": TensorSpec((self.kept(task),))}, {"records": (1, MANY)}
+            MaskedUpdate,
+            {"values": TensorSpec((self.kept(task),))},
+            {"records": record_range(task)},
+            {"values": NormLimit(task.limits.norm)},
         )
 
     def broadcast(self, ctx: ServerContext, state: Weights) -> SeededWeights:

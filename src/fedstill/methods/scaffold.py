@@ -22,11 +22,11 @@ import torch
 from msgspec import Meta
 
 from fedstill.methods.shared.local_training import LocalSteps
-from fedstill.methods.shared.messages import MANY, Update
+from fedstill.methods.shared.messages import Update, record_range
 from fedstill.methods.shared.weighting import Weighting, client_weights
 from fedstill.steps.arithmetic import add, scaled, subtract, weighted_sum, zeros_like
 from fedstill.types import ClientContext, Method, Params, Reply, ServerContext, Task
-from fedstill.wire import Schema, params_specs
+from fedstill.wire import NormLimit, Schema, params_specs
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class Scaffold(LocalSteps, Method[Variates, Variates, Control, ControlledUpdate]
 
     def upload(self, task: Task) -> Schema[ControlledUpdate]:
         tensors = params_specs(task, "update") | params_specs(task, "control")
-        return Schema(ControlledUpdate, tensors, {"records": (1, MANY)})
+        norms = {field: NormLimit(task.limits.norm) for field in ("update", "control")}
+        return Schema(ControlledUpdate, tensors, {"records": record_range(task)}, norms)
 
     def broadcast(self, ctx: ServerContext, state: Variates) -> Variates:
         return state  # line 3

@@ -3,11 +3,12 @@
 import time
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_bytes, in_percent, in_time
 from fedstill.observe.observer import Observer
+from fedstill.printable import one_line
 from fedstill.runs.metrics import RoundMetrics, Summary
 
 
@@ -80,7 +81,7 @@ class PlainProgress(Observer):
         return pace * (self.rounds - round)
 
     def _say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(one_line(text), markup=False, highlight=False, soft_wrap=True)
 
 
 class LiveProgress(PlainProgress):

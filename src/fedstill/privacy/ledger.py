@@ -20,7 +20,7 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
-from fedstill.errors import BudgetSpent, RunError
+from fedstill.errors import UNREADABLE, BudgetSpent, RunError
 
 MECHANISM = "poisson-sampled gaussian"
 _END = 4096  # bytes of a file's end that are read first: some twenty lines
@@ -130,7 +130,7 @@ class Ledger:
     def _access(self, line: bytes) -> Access | None:
         try:
             access = msgspec.json.decode(line, type=Access)
-        except (msgspec.MsgspecError, RecursionError):
+        except UNREADABLE:
             return None
         if (access.q, access.sigma) != (self.rate, self.sigma):
             raise RunError(

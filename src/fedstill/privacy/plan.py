@@ -8,7 +8,7 @@ import torch
 
 from fedstill.errors import RequestError
 from fedstill.privacy.accounting import Accountant, epsilon_of, most_accesses, sigma_for
-from fedstill.privacy.ledger import Ledger, ledger_of
+from fedstill.privacy.ledger import Counter, Ledger, ledger_of
 from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import OperatingSystem, Replayed
 from fedstill.privacy.settings import PrivacySettings
@@ -63,9 +63,9 @@ class PrivatePlan:
         return ledger_of(folder, client, self.rate, self.sigma, self.most)
 
     def door(
-        self, records: Records, task: Task, client: int, round: int, rng: Rng, folder: Path
+        self, records: Records, task: Task, client: int, round: int, rng: Rng, counter: Counter
     ) -> PrivateRecords:
-        """The door to one client's records in one round."""
+        """The door to one client's records in one round; ``counter`` counts its accesses."""
         terms = DoorTerms(
             rate=self.rate,
             sigma=self.sigma,
@@ -75,8 +75,7 @@ class PrivatePlan:
             counts_released=self.counts_released,
         )
         randomness = Replayed(rng) if self.reproducible else OperatingSystem()
-        ledger = self.ledger(folder, client)
-        return PrivateRecords(records, ledger, randomness, terms, round, task.model.chunk)
+        return PrivateRecords(records, counter, randomness, terms, round, task.model.chunk)
 
 
 def make_plan(

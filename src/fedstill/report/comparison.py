@@ -120,8 +120,17 @@ def _readable(folders: Sequence[Path]) -> tuple[list[RunView], list[str]]:
 def _same_data(runs: Sequence[RunView]) -> tuple[list[RunView], list[str]]:
     """The runs on the data that most of them are on."""
 
+    named: dict[str, Counter[str]] = {}
+    for run in runs:
+        if digest := run.summary.get("data_sha256"):
+            named.setdefault(run.summary["data"], Counter())[digest] += 1
+
     def data(run: RunView) -> str:
-        return str(run.summary.get("data_sha256") or run.summary["data"])
+        name, digest = run.summary["data"], run.summary.get("data_sha256")
+        if digest is None and name in named and "privacy" in run.config:
+            # A private run does not publish the digest of its data: their name must do.
+            digest = named[name].most_common(1)[0][0]
+        return str(digest or name)
 
     common, _ = Counter(map(data, runs)).most_common(1)[0]
     name = next(run.summary["data"] for run in runs if data(run) == common)

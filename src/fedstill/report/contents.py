@@ -9,6 +9,7 @@ from fedstill.report.sprites import synthetic_pages
 from fedstill.runs.metrics import Holdings, RoundMetrics
 
 _MOST_ROWS = 200  # of the picture of who holds what: more clients are averaged in bunches
+_MOST_RECORDS = 2**53  # a number that JavaScript can show
 _MOST_CLIENTS = 200  # of the grid of who answered
 
 
@@ -42,9 +43,10 @@ def round_contents(metrics: RoundMetrics) -> dict[str, Any]:
 
 
 def _holdings(holdings: Holdings) -> dict[str, Any]:
-    counts = np.array(holdings.counts, dtype=np.float64)
-    if counts.ndim != 2 or not counts.size:
+    rows = [[min(count, _MOST_RECORDS) for count in row] for row in holdings.counts]
+    if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
         return {"class_names": holdings.class_names, "counts": [], "bunch": 1, "clients": 0}
+    counts = np.array(rows, dtype=np.float64)
     bunch = -(-len(counts) // _MOST_ROWS)
     starts = np.arange(0, len(counts), bunch)
     means = np.add.reduceat(counts, starts) / np.diff(np.append(starts, len(counts)))[:, None]
@@ -67,5 +69,5 @@ def _clients(run: RunView) -> dict[str, Any]:
         "answered": [sum(c in m.clients for m in run.rounds) for c in shown],
         "failed": [sum(c in m.failed for m in run.rounds) for c in shown],
         "uploaded": [sum(m.uploads.get(c, 0) for m in run.rounds) for c in shown],
-        "records": [sizes[c] if c < len(sizes) else None for c in shown],
+        "records": [sizes[c] if 0 <= c < len(sizes) else None for c in shown],
     }

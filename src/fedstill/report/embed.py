@@ -9,17 +9,19 @@ from typing import Any
 
 import msgspec
 
+from fedstill.printable import printable
+
 
 def text(value: Any) -> str:
     """Text for between tags and for attributes: a class called ``<script>`` is shown, not run."""
-    return html.escape(str(value), quote=True)
+    return html.escape(printable(str(value)), quote=True)
 
 
 def data_script(name: str, value: Any) -> str:
     """Data as JSON. ``<`` is written as its code, so nothing inside can end the element."""
     encoded = msgspec.json.encode(value).decode()
     safe = encoded.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    return f'<script type="application/json" id="{name}">{safe}</script>'
+    return f'<script type="application/json" id="{name}">{printable(safe)}</script>'
 
 
 def asset(name: str) -> str:

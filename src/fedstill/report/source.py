@@ -5,15 +5,14 @@ Only a folder that holds no run at all is refused.
 """
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from fedstill.config.nested import Table, flat
-from fedstill.errors import RequestError
+from fedstill.config.nested import Table, flat, read_toml
+from fedstill.errors import UNREADABLE, RequestError
 from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
 from fedstill.version import VERSION
@@ -70,7 +69,7 @@ def open_run(path: Path) -> RunView:
     return RunView(
         path=path,
         config=config or {},
-        summary=_known(summary or {}, config or {}, rounds),
+        summary=_known(_publishable(summary or {}, config or {}), config or {}, rounds),
         rounds=rounds,
         holdings=_holdings(path, config or {}, notes),
         sessions=_sessions(path),
@@ -85,9 +84,9 @@ def _config(path: Path, notes: list[str]) -> Table | None:
         notes.append("config.toml is missing: the settings are not known")
         return None
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        notes.append(f"config.toml cannot be read: {error}")
+        return read_toml(file)
+    except RequestError as error:
+        notes.append(f"config.toml cannot be read: {str(error).removeprefix(f'{file}: ')}")
         return {}
 
 
@@ -101,11 +100,18 @@ def _summary(path: Path, notes: list[str]) -> Table | None:
     return {key: value for key, value in found.items() if _is(value, kinds.get(key))}
 
 
+def _publishable(summary: Table, config: Table) -> Table:
+    """Without the sums over records that private runs of earlier versions have."""
+    if "privacy" not in config:
+        return summary
+    return {k: v for k, v in summary.items() if k not in ("data_sha256", "partition_sha256")}
+
+
 def _is(value: Any, kind: Any) -> bool:
     """Whether a value is of the kind that its name promises; unknown names are skipped."""
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError:
+    except UNREADABLE:
         return False
     return kind is not None
 
@@ -134,7 +140,7 @@ def _metrics(line: bytes) -> RoundMetrics | None:
         details = table.get("details") or {}
         table["details"] = {k: v for k, v in details.items() if isinstance(v, int | float)}
         return msgspec.convert(table, RoundMetrics, strict=False)
-    except (msgspec.MsgspecError, AttributeError):
+    except (AttributeError, *UNREADABLE):
         return None
 
 
@@ -176,7 +182,7 @@ def _sessions(path: Path) -> list[Session]:
     for line in file.read_bytes().splitlines() if file.exists() else []:
         try:
             found.append(msgspec.json.decode(line, type=Session))
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             continue  # cut short by a kill
     return found
 
@@ -186,7 +192,7 @@ def _decoded(path: Path, kind: type[T], notes: list[str]) -> T | None:
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         notes.append(f"{path.name} cannot be read: {error}")
         return None
 

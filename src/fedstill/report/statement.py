@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from fedstill.config.nested import Table
+from fedstill.errors import UNREADABLE
 from fedstill.files import write_atomically
 from fedstill.privacy.accounting import Accountant
 from fedstill.privacy.audit import AuditReport, Verdict
@@ -241,9 +242,8 @@ def _limits() -> Part:
             "Protection across runs: every run has its own ledger, and two runs on the same "
             "records add up. Choosing settings by comparing runs on the same records adds up too.",
             "Side channels: timing, memory, latency, and that a client failed.",
-            "The run folder itself: of a simulation, partition.safetensors, holdings.json and "
-            "errors.log are not sanitised. The model, the synthetic sets, the metrics and the "
-            "configuration may be published.",
+            "The run's folders unpublished, checkpoint, refused and nodes: never publish them. The "
+            "model, the synthetic sets, the metrics and the configuration may be published.",
             "Anything about a record that follows from other records: that the data show a pattern "
             "is what is learnt.",
             "A proof against attacks on the last bits of floating-point noise.",
@@ -267,7 +267,7 @@ def _some_access(path: Path) -> Access | None:
     for line in reversed(path.read_bytes().splitlines()):
         try:
             return msgspec.json.decode(line, type=Access)
-        except msgspec.MsgspecError:  # cut short by a kill
+        except UNREADABLE:  # cut short by a kill
             continue
     return None
 

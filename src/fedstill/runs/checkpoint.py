@@ -15,7 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from fedstill.errors import UNREADABLE
 from fedstill.files import write_atomically
+from fedstill.runs.metrics import RoundMetrics
 
 _KEPT = 2
 _MANIFEST = re.compile(r"round-(\d+)\.json")
@@ -36,6 +38,7 @@ class Manifest:
     round: int
     server: StoredFile
     clients: dict[int, StoredFile] = field(default_factory=dict)
+    metrics: RoundMetrics | None = None  # the round's line of metrics.jsonl, which may be torn
 
     @property
     def files(self) -> set[str]:
@@ -51,13 +54,20 @@ class Checkpoints:
         self.damaged: list[int] = []  # rounds whose checkpoint was there but not whole
         self._manifest: Manifest | None = None
 
-    def save(self, round: int, server: bytes, clients: Mapping[int, bytes]) -> None:
+    def save(
+        self,
+        round: int,
+        server: bytes,
+        clients: Mapping[int, bytes],
+        metrics: RoundMetrics | None = None,
+    ) -> None:
         """Make the state after ``round`` durable; ``clients`` are those that changed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stored = dict(self._manifest.clients) if self._manifest else {}
         for client, state in clients.items():
             stored[client] = self._store(f"client-{client:05d}-{round:04d}.safetensors", state)
-        manifest = Manifest(round, self._store(f"server-{round:04d}.safetensors", server), stored)
+        at_server = self._store(f"server-{round:04d}.safetensors", server)
+        manifest = Manifest(round, at_server, stored, metrics)
         body = msgspec.json.encode(manifest)
         text = msgspec.json.encode({"sha256": _digest(body), "manifest": msgspec.Raw(body)})
         write_atomically(self.folder / f"round-{round:04d}.json", text)
@@ -84,6 +94,12 @@ class Checkpoints:
         if state is None:
             raise OSError(f"{self.folder}: the state of client {client} was damaged")
         return state
+
+    def metrics(self) -> dict[int, RoundMetrics]:
+        """The metrics of the rounds whose manifests are kept, up to the loaded one."""
+        last = self._manifest.round if self._manifest else 0
+        kept = (self._read_manifest(p) for r, p in self._manifests().items() if r <= last)
+        return {m.round: m.metrics for m in kept if m is not None and m.metrics is not None}
 
     def _whole(self, manifest: Manifest) -> bytes | None:
         """The server's state, if it and every client's are as the manifest says."""
@@ -112,7 +128,7 @@ class Checkpoints:
             body = bytes(envelope.manifest)
             whole = _digest(body) == envelope.sha256
             return msgspec.json.decode(body, type=Manifest) if whole else None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, *UNREADABLE):
             return None
 
     def _manifests(self) -> dict[int, Path]:

@@ -14,12 +14,15 @@ report.html         the run as a page
 nodes/              on Flower's simulation: what the simulated nodes keep to themselves
 refused/            only if one was: messages that were not as declared, each with the reason
 errors.log          only if something failed: the tracebacks
+unpublished/        with privacy on: what must not be published; partition.safetensors and
+                    errors.log are there, and there is no holdings.json
 """
 
 import fcntl
 import itertools
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,20 +33,23 @@ import tomli_w
 from fedstill.config import changed_keys
 from fedstill.config.nested import Table, read_toml
 from fedstill.data import Partition
-from fedstill.errors import RequestError, RunError
-from fedstill.files import append_line, write_atomically
+from fedstill.errors import UNREADABLE, RequestError, RunError
+from fedstill.files import TEMPORARY, append_line, sweep, write_atomically
+from fedstill.printable import printable
 from fedstill.records import SyntheticSet
+from fedstill.runs import unpublished
 from fedstill.runs.checkpoint import Checkpoints
 from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
 from fedstill.runs.sets import SetMetadata, save_sets, set_name
+from fedstill.runs.unpublished import Digests
 from fedstill.types import Params
 from fedstill.wire import tree
 
 # What a run that was killed before it existed may leave behind.
-_LEFTOVER = re.compile(r"\.lock|partition\.safetensors|\..*\.tmp")
+_LEFTOVER = re.compile(rf"\.lock|partition\.safetensors|unpublished|{TEMPORARY.pattern}")
 
-_MOST_KEPT = 2**20  # bytes of a refused message: enough to see what it was, whatever its size
+_MOST_KEPT = 2**20  # of a refused message or a traceback: enough to see what it was
 
 
 class RunFolder:
@@ -92,36 +98,79 @@ class RunFolder:
         if foreign:
             raise RequestError(f"--out {self.path}: not an empty folder; name another one")
 
-    def create(self, config: Table, partition: Partition) -> None:
+    @property
+    def unpublished(self) -> Path:
+        """Where the partition and the errors are: apart, in a private run."""
+        apart = self.path / unpublished.FOLDER
+        return apart if apart.is_dir() else self.path
+
+    @property
+    def partition_file(self) -> Path:
+        """The file that says who holds which record."""
+        earlier = self.path / unpublished.PARTITION  # of a public run, or an older version
+        return earlier if earlier.exists() else self.unpublished / unpublished.PARTITION
+
+    @property
+    def error_log(self) -> Path:
+        """The file of tracebacks."""
+        return self.unpublished / unpublished.ERRORS
+
+    def read_digests(self) -> Digests:
+        """What the run was computed from."""
+        if found := unpublished.read_digests(self.path):
+            return found
+        summary = self.read_summary()
+        return Digests(summary.data_sha256 or "", summary.partition_sha256 or "")
+
+    def create(self, config: Table, partition: Partition, digests: Digests) -> None:
         """Begin a run here. The configuration comes last: with it the run exists."""
         self.refuse_unless_free()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._acquire()
-            partition.save(self.path / "partition.safetensors")
+            self._sweep()
+            if "privacy" in config:
+                unpublished.set_apart(self.path, digests)
+            partition.save(self.partition_file)
             write_atomically(self.path / "config.toml", tomli_w.dumps(config).encode())
         except OSError as error:
             raise RequestError(f"--out {self.path}: {error.strerror}; name another one") from error
 
-    def reopen(self, config: Table, summary: Summary) -> None:
+    def reopen(self, config: Table, summary: Summary, digests: Digests) -> None:
         """Resume the run here, if it is the same experiment on the same data."""
         self._acquire()
         try:
-            self._check_same(config, summary)
+            self._check_same(config, summary, digests)
+            if "privacy" in config:
+                unpublished.set_apart(self.path, digests)
         except BaseException:
             self.close()
             raise
+        self._sweep()
 
-    def _check_same(self, config: Table, summary: Summary) -> None:
+    def _sweep(self) -> None:
+        """Remove what killed processes left: nobody else works here while the lock is held."""
+        sweep(self.path)
+        shutil.rmtree(self.workers, ignore_errors=True)
+
+    @property
+    def workers(self) -> Path:
+        """Where worker processes find their files while the run is under way."""
+        return self.path / ".workers"
+
+    def _check_same(self, config: Table, summary: Summary, digests: Digests) -> None:
         changed = changed_keys(self.read_config(), config)
         if changed:
             raise RequestError(
                 f"--resume: the run in {self.path} was begun with other settings: "
                 f"{', '.join(changed)}; drop these options, or start a new run with another --out"
             )
-        saved = Partition.load(self.path / "partition.safetensors")
+        saved = Partition.load(self.partition_file)
         before = self.read_summary() if (self.path / "summary.json").exists() else summary
-        if saved.digest != summary.partition_sha256 or before.data_sha256 != summary.data_sha256:
+        known = unpublished.read_digests(self.path)
+        data = known.data_sha256 if known else before.data_sha256
+        same = data in (None, digests.data_sha256)  # None: killed before it was written down
+        if saved.digest != digests.partition_sha256 or not same:
             raise RequestError(
                 f"--resume: the data are not those that the run in {self.path} was begun with; "
                 "bring them back, or start a new run with another --out"
@@ -154,9 +203,11 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
-    def describe(self, holdings: Holdings, session: Session) -> None:
-        """Keep which client holds what, and what this session computes with."""
-        write_atomically(self.path / "holdings.json", msgspec.json.encode(holdings))
+    def describe(self, holdings: Holdings | None, session: Session) -> None:
+        """Keep which client holds what (no private run does), and what this session computes
+        with."""
+        if holdings is not None:
+            write_atomically(self.path / "holdings.json", msgspec.json.encode(holdings))
         append_line(self.path / "sessions.jsonl", msgspec.json.encode(session))
 
     def add_metrics(self, metrics: RoundMetrics) -> None:
@@ -171,10 +222,17 @@ class RunFolder:
         for line in lines:
             try:
                 metrics = msgspec.json.decode(line, type=RoundMetrics)
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 continue
             if up_to is None or metrics.round <= up_to:
                 rounds[metrics.round] = metrics
+        return [rounds[r] for r in sorted(rounds)]
+
+    def recover_metrics(self, up_to: int) -> list[RoundMetrics]:
+        """The rounds up to the checkpoint, from the lines, and from the checkpoint where a kill or
+        a fault of the disk damaged the last ones."""
+        rounds = {metrics.round: metrics for metrics in self.read_metrics(up_to)}
+        rounds |= self.checkpoints.metrics()
         return [rounds[r] for r in sorted(rounds)]
 
     def rewrite_metrics(self, metrics: Sequence[RoundMetrics]) -> None:
@@ -194,7 +252,7 @@ class RunFolder:
             return msgspec.json.decode(path.read_bytes(), type=Summary)
         except OSError as error:
             raise RunError(f"{path}: {error.strerror}") from error
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise RunError(f"{path}: {error}") from error
 
     def write_model(self, params: Params, header: Mapping[str, Any]) -> None:
@@ -215,4 +273,4 @@ class RunFolder:
 
     def log_error(self, text: str) -> None:
         """Keep a traceback, to find the cause."""
-        append_line(self.path / "errors.log", text.encode())
+        append_line(self.error_log, printable(text[:_MOST_KEPT]).encode())

@@ -55,8 +55,8 @@ class Summary:
     status: str
     model: str
     model_size: int
-    data_sha256: str
-    partition_sha256: str
+    data_sha256: str | None  # of a private run, never published: see ``unpublished``
+    partition_sha256: str | None
     experiment_sha256: str  # of the settings, the scaling and the network: what decides the bits
     version: str
     details: dict[str, float] = field(default_factory=dict)  # of the round that was measured last
@@ -87,7 +87,8 @@ class Summary:
 class Holdings:
     """``holdings.json``: the records of each class at each client, for pictures of who holds what.
 
-    A simulation knows them; a server of real clients does not, and has no such file.
+    A simulation knows them; a server of real clients does not, and has no such file. Nor has a
+    private run: class counts are what it protects.
     """
 
     class_names: list[str]

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedstill.errors import RequestError
 from fedstill.files import read_safetensors, write_atomically
+from fedstill.printable import is_printable
 from fedstill.records import SERVER, Scaling, SyntheticSet, union
 from fedstill.wire import TensorSpec, tree
 
@@ -107,7 +108,9 @@ def load_set(path: str | Path) -> StoredSet:
         raise RequestError(f"{path}: {error.strerror or error}") from error
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise RequestError(f"{path}: not a file of synthetic sets: {error}") from error
-    complaint = _complaint(stored)
+    names = (stored.metadata.method, stored.metadata.data, *stored.metadata.class_names)
+    unreadable = [repr(name) for name in names if not is_printable(name)]
+    complaint = f"{unreadable[0]} is no readable name" if unreadable else _complaint(stored)
     if complaint:
         raise RequestError(f"{path}: not a file of synthetic sets: {complaint}")
     return stored

@@ -13,6 +13,7 @@ network) and raises ``AssertionError`` where the method breaks a rule that the e
 """
 
 import dataclasses
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from fedstill.engine.local import InProcess
 from fedstill.federation import Federation
 from fedstill.observe.observer import Observer
 from fedstill.runs.folder import RunFolder
+from fedstill.testing.hostile import HOSTILE, HostileClient, at_the_bounds, huge
 from fedstill.testing.toys import (
     TOY_PRIVACY,
     Toy,
@@ -175,6 +177,40 @@ def loss_falls(method: AnyMethod) -> None:
         assert min(losses[1:]) < losses[0], f"the loss did not fall: {losses}"
 
 
+def uploads_are_bounded(method: AnyMethod) -> None:
+    """Every floating-point number that a client sends has declared bounds, alone or in a norm."""
+    schema = method.upload(toy_experiment(method).task)
+    for name, spec in schema.tensors.items():
+        field = name.partition(".")[0]
+        limits = [spec.low, spec.high]
+        if spec.dtype.is_floating_point and not all(map(math.isfinite, limits)):
+            limit = schema.norms.get(name) or schema.norms.get(field)
+            assert limit is not None, f"'{name}' has no finite range and no norm"
+            assert math.isfinite(limit.most), f"the norm of '{name}' is not bounded"
+    for name, (low, high, *_) in schema.numbers.items():
+        assert math.isfinite(low), f"'{name}' has no lower bound"
+        assert math.isfinite(high), f"'{name}' has no upper bound"
+
+
+def hostile_messages_break_nothing(method: AnyMethod) -> None:
+    """A client that sends the largest numbers it can, in every round, stops neither the run nor a
+    resumed one; and no state is NaN or infinite."""
+    if method.pooled:  # nothing is sent
+        return
+    for spoil in (huge, at_the_bounds):
+        with tempfile.TemporaryDirectory() as name:
+            federation = _begun(method, Path(name) / "run", quorum=0.5)
+            with HostileClient(federation.built, spoil) as engine:
+                while federation.round < _ROUNDS:
+                    reason = federation.step(engine).failed.get(HOSTILE, "")
+                    declared = spoil is at_the_bounds
+                    assert not (declared and "declared" in reason), f"within bounds: {reason}"
+                    assert tree.is_finite(federation.state), "the state is not finite"
+            resumed = _begun(method, Path(name) / "run", quorum=0.5)
+            assert resumed.round == _ROUNDS, "the run cannot be resumed"
+            assert bits(resumed.state) == bits(federation.state)
+
+
 CHECKS: dict[str, Callable[[AnyMethod], None]] = {
     check.__name__: check
     for check in (
@@ -185,6 +221,8 @@ CHECKS: dict[str, Callable[[AnyMethod], None]] = {
         upload_is_as_declared,
         inputs_are_not_changed,
         loss_falls,
+        uploads_are_bounded,
+        hostile_messages_break_nothing,
     )
 }
 

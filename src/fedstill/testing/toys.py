@@ -111,6 +111,7 @@ def toy_experiment(
     model: Model | None = None,
     privacy: Mapping[str, Any] | None = None,
     data: Dataset | None = None,
+    quorum: float = 1.0,
 ) -> BuiltExperiment:
     """The toy problem for this method; ``data`` replaces the digits.
 
@@ -121,6 +122,7 @@ def toy_experiment(
     request = {
         "method": {"name": "toy"},
         "rounds": rounds,
+        "quorum": quorum,
         "seed": seed,
         "wire": {"up": codec, "down": codec},
         "engine": {"workers": 1},

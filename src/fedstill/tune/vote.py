@@ -26,7 +26,6 @@ from fedstill.client import ClientRunner, Work
 from fedstill.config.resolve import resolve_with_method
 from fedstill.data import Partition, load
 from fedstill.errors import RequestError, RunError
-from fedstill.methods.shared.messages import MANY
 from fedstill.models import separate
 from fedstill.privacy.guards import refuse_mixing
 from fedstill.records import Records
@@ -91,9 +90,11 @@ class VotingClient:
         return Schema(Ballot, params_specs(task, "params"))
 
     def upload(self, task: Task) -> Schema[Any]:
+        most = task.limits.records
         if self.private:
-            return Schema(NoisyVote, numbers={"right": (-MANY, MANY), "count": (0, MANY)})
-        return Schema(Vote, numbers={"right": (0, MANY), "count": (1, MANY)})
+            noisy = most + task.limits.norm
+            return Schema(NoisyVote, numbers={"right": (-noisy, noisy), "count": (0, most)})
+        return Schema(Vote, numbers={"right": (0, most), "count": (1, most)})
 
     def client(
         self, ctx: ClientContext, message: Ballot, state: None
@@ -149,6 +150,7 @@ class Voters:
     def vote(self, table: Mapping[str, Any], task: Task, params: Params) -> Tally:
         """The votes of all clients that may be sampled."""
         codecs, side = self.built.experiment.wire, VotingClient(self.built.plan is not None)
+        task = dataclasses.replace(task, limits=self.built.limits)
         if side.private:
             task = dataclasses.replace(task, model=separate(task.model))
             refuse_mixing(task)
@@ -182,12 +184,12 @@ def voters_of(run: RunFolder | None, path: Path, stored: StoredSet) -> Voters:
     experiment, method = resolve_with_method(run.read_config())
     dataset = load(experiment.data)
     refuse_other_data(path, stored, dataset)
-    if dataset.fingerprint != run.read_summary().data_sha256:
+    if dataset.fingerprint != run.read_digests().data_sha256:
         raise RequestError(
             f"--objective vote: the data are not those of the run in {run.path}; restore them, or "
             "use --objective holdout"
         )
-    partition = Partition.load(run.path / "partition.safetensors")
+    partition = Partition.load(run.partition_file)
     built = build_resolved(experiment, method, dataset=dataset, partition=partition)
     return Voters(built.planned().with_ledgers(run.path / "ledger"))
 

@@ -2,6 +2,15 @@
 
 from fedstill.wire.codecs import CODECS, find_codec
 from fedstill.wire.messages import decode, encode
-from fedstill.wire.schema import Schema, TensorSpec, params_specs
+from fedstill.wire.schema import NormLimit, Schema, TensorSpec, params_specs
 
-__all__ = ["CODECS", "Schema", "TensorSpec", "decode", "encode", "find_codec", "params_specs"]
+__all__ = [
+    "CODECS",
+    "NormLimit",
+    "Schema",
+    "TensorSpec",
+    "decode",
+    "encode",
+    "find_codec",
+    "params_specs",
+]

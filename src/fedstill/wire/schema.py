@@ -1,7 +1,7 @@
 """What a message must look like: a method declares it, and both sides check against it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -14,6 +14,8 @@ from fedstill.wire import tree
 from fedstill.wire.codecs import find_codec, short_name
 
 M = TypeVar("M")
+# Lowest and highest value of a number, and the setting to change where an honest one exceeds them.
+Range = tuple[float, float] | tuple[float, float, str]
 
 _HEADER_BYTES = 4096  # room for the header, and for each entry of it
 _HEADER_BYTES_PER_TENSOR = 512
@@ -21,12 +23,16 @@ _HEADER_BYTES_PER_TENSOR = 512
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor's declared shape, type and range. A dimension given as a pair is (least, most)."""
+    """A tensor's declared shape, type and range. A dimension given as a pair is (least, most).
+
+    ``setting`` is the one that an honest user raises where values exceed the range.
+    """
 
     shape: tuple[int | tuple[int, int], ...]
     dtype: torch.dtype = torch.float32
     low: float = -math.inf
     high: float = math.inf
+    setting: str = ""
 
     @property
     def most(self) -> int:
@@ -50,17 +56,29 @@ class TensorSpec:
         if not bool(torch.isfinite(value).all()):
             return "holds NaN or infinity"
         if value.numel() and (value.min() < self.low or value.max() > self.high):
-            return f"has values outside {self.low:g} .. {self.high:g}"
+            return f"has values outside {self.low:g} .. {self.high:g}{_remedy(self.setting)}"
         return None
 
 
 @dataclass(frozen=True)
+class NormLimit:
+    """The largest Euclidean norm of all tensors of a field together, and its setting."""
+
+    most: float
+    setting: str = "wire.max_norm"
+
+
+@dataclass(frozen=True)
 class Schema(Generic[M]):
-    """What a message must look like: its type, its tensors by dotted name, its numbers."""
+    """What a message must look like: its type, its tensors by dotted name, its numbers.
+
+    ``norms`` bounds a field of the message as one vector. No number may be NaN or infinite.
+    """
 
     type: type[M]
     tensors: Mapping[str, TensorSpec] = field(default_factory=dict)
-    numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    numbers: Mapping[str, Range] = field(default_factory=dict)
+    norms: Mapping[str, NormLimit] = field(default_factory=dict)
 
     def payload(self, codec: str) -> int:
         """The most bytes that the tensors themselves may take, before compression."""
@@ -87,10 +105,32 @@ class Schema(Generic[M]):
             complaint = self.tensors[key].complaint(value)
             if complaint:
                 raise WireError(f"{name}: '{key}' {complaint}")
-        for key, (low, high) in self.numbers.items():
+        for key, (low, high, *setting) in self.numbers.items():
             number = skeleton[key]
             if not low <= number <= high:
-                raise WireError(f"{name}: '{key}' is {number}, declared {low:g} .. {high:g}")
+                remedy = _remedy("".join(setting))
+                raise WireError(
+                    f"{name}: '{key}' is {number}, declared {low:g} .. {high:g}{remedy}"
+                )
+        if not all(map(math.isfinite, tree.floats(skeleton))):
+            raise WireError(f"{name}: a number is NaN or infinite")
+        for key, limit in self.norms.items():
+            length = _norm(v for k, v in tensors.items() if k == key or k.startswith(f"{key}."))
+            if length > limit.most:
+                raise WireError(
+                    f"{name}: '{key}' has norm {length:.3g}, at most {limit.most:g} is declared"
+                    f"{_remedy(limit.setting)}"
+                )
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    """The norm of all of them as one vector, in double precision: nothing overflows."""
+    norms = (torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors)
+    return math.hypot(*(float(norm) for norm in norms))
+
+
+def _remedy(setting: str) -> str:
+    return f"; if that is right, raise {setting}" if setting else ""
 
 
 def params_specs(task: Task, prefix: str) -> dict[str, TensorSpec]:

@@ -6,8 +6,9 @@ together again from the type's annotations. No code is ever loaded from bytes.
 """
 
 import dataclasses
+import math
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -18,12 +19,14 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as format_tensors
 from torch import Tensor
 
+from fedstill.errors import UNREADABLE, WireError
 from fedstill.files import HEADER, read_safetensors
 
 _TENSOR = "#"  # where the skeleton points to a tensor of the same dotted name
+_NOT_FINITE = ("nan", "inf", "-inf")  # as text: JSON has no such numbers, and would store null
 
 
-class MalformedError(ValueError):
+class MalformedError(WireError, ValueError):
     """Bytes or values that do not have the shape of the type they should become."""
 
 
@@ -78,6 +81,8 @@ def build(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, name: str = "
         return {k: build(item, tensors, s, _join(name, k)) for k, s in skeleton.items()}
     if dataclasses.is_dataclass(kind):
         return _build_dataclass(kind, tensors, skeleton, name)
+    if kind is float and skeleton in _NOT_FINITE:
+        return float(skeleton)
     try:
         return msgspec.convert(skeleton, kind)
     except msgspec.ValidationError as error:
@@ -95,7 +100,36 @@ def _build_dataclass(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, na
 def dump(value: Any) -> bytes:
     """Exact bytes of a value: the safetensors layout with the skeleton in its header."""
     tensors, skeleton = flatten(value)
-    return pack(tensors, {"skeleton": skeleton})
+    return pack(tensors, {"skeleton": _in_json(skeleton)})
+
+
+def floats(skeleton: Any) -> Iterator[float]:
+    """All floating-point numbers in a skeleton."""
+    if isinstance(skeleton, Mapping):
+        skeleton = list(skeleton.values())
+    if isinstance(skeleton, list):
+        for item in skeleton:
+            yield from floats(item)
+    elif isinstance(skeleton, float):
+        yield skeleton
+
+
+def is_finite(value: Any) -> bool:
+    """Whether no tensor and no number in a typed value is NaN or infinite."""
+    tensors, skeleton = flatten(value)
+    return all(bool(torch.isfinite(t).all()) for t in tensors.values()) and all(
+        map(math.isfinite, floats(skeleton))
+    )
+
+
+def _in_json(skeleton: Any) -> Any:
+    """The skeleton with NaN and infinity as text, so that ``build`` restores them exactly."""
+    if isinstance(skeleton, dict):
+        return {key: _in_json(item) for key, item in skeleton.items()}
+    if isinstance(skeleton, list):
+        return [_in_json(item) for item in skeleton]
+    odd = isinstance(skeleton, float) and not math.isfinite(skeleton)
+    return str(skeleton) if odd else skeleton
 
 
 def load(data: bytes, kind: Any, device: torch.device | str = "cpu") -> Any:
@@ -140,7 +174,7 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
         layout = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
         text = layout.get("__metadata__", {}).get(HEADER, "{}")
         header = msgspec.json.decode(text, type=dict[str, Any])
-    except (SafetensorError, msgspec.DecodeError, ValueError, KeyError, AttributeError) as error:
+    except (SafetensorError, KeyError, AttributeError, TypeError, *UNREADABLE) as error:
         raise MalformedError(f"not a safetensors message: {error}") from error
     return tensors, header
 

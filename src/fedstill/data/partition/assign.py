@@ -20,6 +20,8 @@ from fedstill.errors import RequestError
 from fedstill.files import read_safetensors, write_safetensors
 from fedstill.rng import Rng
 
+_MOST_CLIENTS = 10**7
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -75,13 +77,14 @@ class Partition:
             # A copy: a mapped tensor would follow later changes of the file.
             owner, clients = tensors["owner"].clone(), int(metadata["clients"])
             sound = owner.dtype == torch.int32 and owner.dim() == 1
+            sound = sound and 1 <= clients <= _MOST_CLIENTS  # memory is taken for each
             # Empty where the nodes hold their own records.
-            if not sound or (owner < 0).any() or (owner >= clients).any() or clients < 1:
+            if not sound or (owner < 0).any() or (owner >= clients).any():
                 raise ValueError("not a partition")
             partition = cls(owner, clients)
             if partition.digest != metadata["digest"]:
                 raise ValueError("the checksum does not match")
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
             reason = str(error).split("\n")[0]
             raise RequestError(f"{path}: not a readable partition file ({reason})") from error
         return partition

@@ -5,6 +5,7 @@ carries work to nodes and answers back. Our wire bytes are sent inside Flower's 
 
     records.py      work and answers as Flower records
     grid.py         the engine on a ServerApp's grid: finds nodes, sends work, polls answers
+    roster.py       which connected node is which client
     node.py         the node's side: its data, its folder, its client's state
     client_app.py   the ClientApp, one for every method
     description.py  what a node learns about the experiment

@@ -1,32 +1,41 @@
 """What a node learns about the experiment: public facts that the server and all nodes share.
 
-Nodes build the task from it, and refuse it if their data do not fit.
+Nodes build the task from it, and refuse it if their data do not fit. It is checked against the
+types below, and its ``config`` like any configuration: a server may be hostile.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from fedstill.build import BuiltExperiment
 from fedstill.config.nested import Table
-from fedstill.errors import WireError
+from fedstill.errors import UNREADABLE, WireError
 from fedstill.version import VERSION
+
+# A fingerprint names a folder on the node: nothing but these digits may be in it.
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Constants = Annotated[tuple[float, ...], Meta(max_length=16)]
 
 
 @dataclass(frozen=True)
 class Description:
     """The experiment, and of the data only what is public: their form, not their contents."""
 
-    version: str
+    version: Annotated[str, Meta(max_length=100)]
     config: Table
-    clients: int
-    shape: tuple[int, ...]
-    class_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    data_sha256: str  # of the server's data: nodes that partition the same data must have the same
-    partition_sha256: str
-    experiment_sha256: str
+    clients: Annotated[int, Meta(ge=1, le=2**31)]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=4)]
+    class_names: Annotated[
+        tuple[Annotated[str, Meta(max_length=1000)], ...], Meta(min_length=1, max_length=10**6)
+    ]
+    mean: Constants
+    std: Constants
+    data_sha256: Sha256  # of the server's: nodes that partition the same data must have the same
+    partition_sha256: Sha256
+    experiment_sha256: Sha256
 
     @property
     def text(self) -> str:
@@ -55,5 +64,5 @@ def read_description(text: str) -> Description:
     """The description that came with a message."""
     try:
         return msgspec.json.decode(text, type=Description)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise WireError(f"the description of the experiment cannot be read: {error}") from error

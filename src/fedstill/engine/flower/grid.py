@@ -4,9 +4,9 @@ Nodes come and go. Connected nodes get their work at once; missing ones are wait
 timeout in the settings, and are then reported as failed with the reason. No message is opened here.
 """
 
+import secrets
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Message, MessageType
@@ -20,6 +20,7 @@ from fedstill.engine.flower.records import (
     write_query,
     write_work,
 )
+from fedstill.engine.flower.roster import Roster
 from fedstill.errors import WireError
 
 _POLL = (0.02, 0.2)  # seconds between two polls: the shortest and the longest
@@ -44,21 +45,28 @@ SYSTEM_CLOCK = Clock(time.monotonic, time.sleep)
 
 
 class GridEngine(Engine):
-    """Sends work to nodes. ``text`` describes the experiment to them."""
+    """Sends work to nodes. ``text`` describes the experiment to them.
+
+    ``bound`` says which node is which client, where nodes have keys; see ``roster.py``.
+    """
 
     keeps_ledgers = True
 
     def __init__(
-        self, grid: Grid, experiment: Experiment, text: str, clock: Clock = SYSTEM_CLOCK
+        self,
+        grid: Grid,
+        experiment: Experiment,
+        text: str,
+        bound: Mapping[int, int] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._clock = clock
         self._grid = grid
         self._experiment = experiment
         self._text = text
-        self._nodes: dict[int, int] = {}  # client -> node
+        self._roster = Roster(bound or {})
         self._queries: dict[str, int] = {}  # message -> node that was asked which client it is
         self._queried: set[int] = set()
-        self._rejected: dict[int, str] = {}  # node -> reason
         self._present: set[int] = set()
         self._looked = float("-inf")
         self._first = True
@@ -103,13 +111,15 @@ class GridEngine(Engine):
         One message at a time: all of them in one call may exceed the server's size limit.
         """
         sent: dict[str, int] = {}
-        for client in [c for c in waiting if self._nodes.get(c) in self._present]:
-            work = waiting[client]
+        for client in list(waiting):
+            work, node = waiting[client], self._roster.node_of(client)
+            if node is None or node not in self._present:
+                continue
             message = Message(
                 write_work(work, self._text),
-                self._nodes[client],
+                node,
                 MessageType.TRAIN,
-                group_id=str(work.round),
+                group_id=_group(work.round),
                 # The server can then drop messages that nobody waits for any more.
                 ttl=None if ttl is None else max(1.0, ttl),
             )
@@ -146,11 +156,14 @@ class GridEngine(Engine):
             self._present = set(self._grid.get_node_ids())
             for node in sorted(self._present - self._queried):
                 self._queried.add(node)
-                query = Message(write_query(self._text), node, MessageType.QUERY)
+                query = Message(
+                    write_query(self._text), node, MessageType.QUERY, group_id=_group(0)
+                )
                 if number := self._push(query):
                     self._queries[number] = node
             # A node that was gone is asked again when it is back: it may be another client now.
             self._queried &= self._present
+            self._roster.keep(self._present)
         if not self._queries:
             return
         for reply in self._grid.pull_messages(list(self._queries)):
@@ -158,38 +171,30 @@ class GridEngine(Engine):
 
     def _register(self, node: int, reply: Message) -> None:
         """Take the node as the client that it says it is, or note why it cannot take part."""
-        self._rejected.pop(node, None)
         try:
             if reply.has_error():
                 raise WireError(_reason(reply))
             introduction = read_introduction(reply.content)
             if introduction.error is not None:
                 raise WireError(introduction.error)
-            self._assign(introduction.client, node)
+            self._roster.introduce(node, introduction.client)
         except WireError as error:
-            self._rejected[node] = str(error)
-
-    def _assign(self, client: int, node: int) -> None:
-        """Assign the client to this node. A node that restarts may have a new id while Flower
-        takes the old one for alive for a minute: so the newest node counts."""
-        other = self._nodes.get(client)
-        if other in self._present and other != node:
-            self._rejected[other] = f"node {node} is client {client} now"
-            warnings.warn(
-                f"client {client}: node {node} replaces node {other}; if both are running, give "
-                "each its own partition-id",
-                stacklevel=2,
-            )
-        self._nodes[client] = node
+            self._roster.reject(node, str(error))
 
     def _missing(self, client: int) -> str:
         """Why no connected node is this client, as far as is known."""
-        reasons = "; ".join(
-            f"node {node} was rejected: {reason}"
-            for node, reason in sorted(self._rejected.items())
-            if node in self._present
-        )
+        reasons = "; ".join(self._roster.reasons())
         return "its node is not connected" + (f" ({reasons})" if reasons else "")
+
+
+def _group(round: int) -> str:
+    """A message's group, with a secret that only its receiver gets to know.
+
+    Flower stores a reply if it names the message it replies to, and lets a node with a key of its
+    own name any other node as the sender. A message's id is a hash of what is in it: with the
+    secret nobody else can compute the id, and so nobody can answer in place of another node.
+    """
+    return f"{round}-{secrets.token_hex(16)}"
 
 
 def _reason(reply: Message) -> str:

@@ -1,15 +1,11 @@
 """The node's side: which client it is, where its records are, and what never leaves it.
 
-A node's configuration decides all of that, never a message from the server:
+A node's configuration decides all of that (``terms.py``), never a message from the server. A turn
+goes in this order, so that neither an error nor its absence depends on a record:
 
-    partition-id = 2                 which client this is, counting from 0
-    data = "/srv/records"            its own records; without it, its share of the experiment's data
-    data-dir = "/srv/datasets"       where the experiment's data are on this machine
-    folder = "/var/lib/fedstill"     where the node keeps what must survive: its client's state
-    device = "cuda"                  where it computes, if not where the experiment says
-    epsilon = 3.0                    its own privacy budget, for all answers together
-    delta = 1e-5                     of that budget
-    classes = "declared"             with a budget: it may reveal which classes it holds
+    1  the description is checked: its types, the node's limits, code and privacy terms
+    2  the privacy ledger is locked, and all accesses of the turn are counted
+    3  the records are opened, and the client computes
 
 A client's state never leaves its node. The server gets the state's SHA-256 and sends it back with
 the next work, so that a resumed run, or a refused reply, finds the state that belongs to it.
@@ -23,95 +19,96 @@ import dataclasses
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from fedstill.build import BuiltExperiment, assemble, build_resolved
-from fedstill.config.nested import Table, merged, read_toml
+from fedstill.client import ClientRunner
+from fedstill.config.nested import Table, read_toml
 from fedstill.config.resolve import resolve_with_method
-from fedstill.data import SOURCES, Dataset, Partition, Scaling, load_node_data
+from fedstill.data import CHARACTERS, SOURCES, Dataset, DataSettings, Partition, Scaling
+from fedstill.data.node_data import load_node_data
 from fedstill.engine.base import Answer, Work
+from fedstill.engine.flower.codes import Refusal
 from fedstill.engine.flower.description import Description, read_description
+from fedstill.engine.flower.states import States
+from fedstill.engine.flower.terms import NodeConfig, NodeTerms
 from fedstill.engine.handover import rebuild
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.engine.threads import threads
-from fedstill.errors import RequestError, RunError
+from fedstill.errors import FedstillError
 from fedstill.files import write_atomically
-from fedstill.privacy.settings import DELTA, PrivacySettings
+from fedstill.privacy.settings import PrivacySettings
+from fedstill.records import Split
 from fedstill.version import VERSION
-
-NodeConfig = Mapping[str, Any]
 
 # Set by the process that starts a simulation: a folder with its experiments. A node of a deployment
 # has no such variable, and no message can make it read files.
 SIMULATION = "FEDSTILL_SIMULATION"
 RELAY_SOCKET = "relay"  # in that folder
-KEY_BYTES = 32  # of what the server keeps instead of a state
 
 
 @dataclass(frozen=True)
 class Node:
     """One client on its node.
 
-    ``folder`` is the client's and outlives an experiment: the privacy ledger that ``built.runner``
-    keeps is there. ``experiment`` names the experiment's folder in it.
+    ``built`` is the experiment without records, and ``open_records`` adds them. ``folder`` is the
+    client's and outlives an experiment: the privacy ledger is there. ``experiment`` names the
+    experiment's folder in it.
     """
 
     client: int
     built: BuiltExperiment
     folder: Path
     experiment: str
+    open_records: Callable[[], BuiltExperiment] | None = None
+
+    @cached_property
+    def opened(self) -> BuiltExperiment:
+        """The experiment with this client's records."""
+        if self.open_records is None:
+            return self.built
+        try:
+            return self.open_records()
+        except FedstillError as error:
+            raise Refusal("records", str(error)) from error
+
+    def introduce(self) -> None:
+        """Refuse a task that the records do not fit. With privacy on they stay closed: nothing
+        has been counted yet."""
+        if self.built.plan is None:
+            _ = self.opened
 
     def answer(self, work: Work, progress: Callable[[int, int], None]) -> Answer:
         """The client's turn, with the state that this node kept for it."""
         if work.client != self.client:
-            return Answer(work.client, error=f"this node is client {self.client}")
+            raise Refusal("request", f"it is client {self.client}, not {work.client}")
         states = States(self.folder / self.experiment)
-        try:
-            state = None if work.state is None else states.read(work.state)
-        except RunError as error:
-            return Answer(work.client, error=str(error))
+        state = None if work.state is None else states.read(work.state)
+        runner = self._runner(work.round)
         with threads(self.built.experiment.engine.threads):
-            answer = self.built.runner.answer(dataclasses.replace(work, state=state), progress)
+            answer = runner.answer(dataclasses.replace(work, state=state), progress)
         if answer.state is None:
             return answer
         return dataclasses.replace(answer, state=states.keep(answer.state, work.state))
 
-
-class States:
-    """A client's states by their SHA-256: the one the server refers to, and the newest."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def read(self, key: bytes) -> bytes:
-        """The state that has this key."""
-        path = self._path(key)
-        try:
-            state = path.read_bytes()
-        except OSError:
-            raise RunError(f"this node has no state {path.stem[:12]} of its client") from None
-        if _digest(state) != key:
-            raise RunError(f"{path}: the client's state is damaged")
-        return state
-
-    def keep(self, state: bytes, before: bytes | None) -> bytes:
-        """Keep a state and the one it came from; its key."""
-        key = _digest(state)
-        write_atomically(self._path(key), state)
-        needed = {self._path(key), *([self._path(before)] if before else [])}
-        for path in self._folder.glob("*.safetensors"):
-            if path not in needed:
-                path.unlink(missing_ok=True)
-        return key
-
-    def _path(self, key: bytes) -> Path:
-        return self._folder / f"{key.hex()}.safetensors"
+    def _runner(self, round: int) -> ClientRunner:
+        """What computes the turn. In a private experiment, its accesses are counted first."""
+        plan, ledgers = self.built.plan, self.built.ledgers
+        if plan is None or ledgers is None:
+            return self.opened.runner
+        ledger = plan.ledger(ledgers, self.client)
+        reserved = ledger.reserve(round, plan.clip, plan.accesses)
+        runner = self.opened.runner
+        return dataclasses.replace(
+            runner, records=dataclasses.replace(runner.records, reserved=reserved)
+        )
 
 
 def node_for(text: str, config: NodeConfig) -> Node:
@@ -122,49 +119,194 @@ def node_for(text: str, config: NodeConfig) -> Node:
 @lru_cache(maxsize=4)  # a simulated node serves many clients, and building one reads the data
 def _node_for(text: str, items: tuple[tuple[str, Any], ...]) -> Node:
     keep_freed_memory()
-    config = dict(items)
-    description = read_description(text)
+    description, terms = read_description(text), NodeTerms.of(dict(items))
     if description.version != VERSION:
-        raise RequestError(
+        raise Refusal(
+            "version",
             f"this node has fedstill {VERSION}, the server {description.version}; "
-            "install the same version"
+            "install the same version",
         )
-    client = _client(config, description.clients)
+    terms.check_size(description)
+    client, experiment = terms.partition_id, description.experiment_sha256[:16]
     if simulation := os.environ.get(SIMULATION):
         built, folder = _simulated(simulated_file(Path(simulation), text))
+        return Node(client, built, _kept(folder, client), experiment)
+    try:
+        return _deployed(description, terms, _kept(terms.home, client), experiment)
+    except Refusal:
+        raise
+    except FedstillError as error:
+        raise Refusal("request", str(error)) from error
+
+
+def _kept(folder: Path, client: int) -> Path:
+    return folder / f"client-{client:05d}"
+
+
+def _deployed(description: Description, terms: NodeTerms, folder: Path, experiment: str) -> Node:
+    """The node of a deployment: nothing is opened yet."""
+    terms.check_code(description.config)
+    built = _without_records(description, terms)
+    terms.check_work(built.method, built.experiment.engine.threads)
+    built = _within_budget(built, terms, folder / "ledger")
+    if terms.data is not None:
+        _pin(folder / "task.json", description)
+    elif built.experiment.partition == "nodes":
+        raise Refusal("request", "the node's configuration has no data: where are its records?")
+
+    def open_records() -> BuiltExperiment:
+        return _with_records(built, description, terms)
+
+    return Node(terms.partition_id, built, folder, experiment, open_records)
+
+
+def _without_records(description: Description, terms: NodeTerms) -> BuiltExperiment:
+    """The experiment on public facts alone, with the node's own names of files and columns."""
+    table: Table = {**description.config, "data": _data_section(description, terms)}
+    if terms.device is not None:
+        table["device"] = terms.device
+    experiment, method = resolve_with_method(table)
+    public = public_dataset(description, experiment.data)
+    nobody = Partition(torch.zeros(0, dtype=torch.int32), description.clients)
+    return assemble(experiment, method, public, nobody)
+
+
+def _data_section(description: Description, terms: NodeTerms) -> Table:
+    """The ``[data]`` section: from the server only the name of a public data set and its form."""
+    sent = description.config.get("data")
+    section = dict(sent) if isinstance(sent, dict) else {"name": sent}
+    name = section.get("name", DataSettings.name)
+    if not isinstance(name, str) or name not in SOURCES:
+        if terms.data is None:  # a path on the server means nothing here
+            raise Refusal(
+                "request",
+                f"the experiment's data, '{name}', have no public name; give this node its own",
+            )
+        name = DataSettings.name  # the records are the node's own: the name is not used
+    kept = ("mean", "std", "sequence_length", "domains")
+    own: Table = {key: section[key] for key in kept if key in section}
+    if section.get("vocabulary") == CHARACTERS:
+        own["vocabulary"] = CHARACTERS
+    chosen = {
+        "name": name,
+        "dir": terms.data_dir,
+        # Resized to the task's own shape, to which the node is bound.
+        "image_size": terms.image_size or section.get("image_size"),
+        "label_column": terms.label_column,
+        "image_column": terms.image_column,
+    }
+    return own | {key: value for key, value in chosen.items() if value is not None}
+
+
+def public_dataset(description: Description, settings: DataSettings) -> Dataset:
+    """A data set of the task's form, without a single record."""
+    source = SOURCES.get(settings.name)
+    scaling = Scaling(description.mean, description.std)
+    labels = torch.zeros(0, dtype=torch.int64)
+    if scaling.mean:
+        inputs = torch.zeros(0, *description.shape, dtype=torch.uint8)
+    elif source is not None and source.text:
+        inputs = torch.zeros(0, *description.shape, dtype=torch.int64)
+        labels = torch.zeros(0, *description.shape, dtype=torch.int64)
     else:
-        built = _deployed(description, client, config)
-        folder = Path(config.get("folder") or _default_folder()).expanduser()
-    kept = folder / f"client-{client:05d}"
-    if not simulation:
-        built = _within_budget(built, config, kept / "ledger")
-    return Node(client, built, kept, description.experiment_sha256[:16])
+        inputs = torch.zeros(0, *description.shape)
+    nothing = Split(inputs, labels)
+    return Dataset(settings.name, nothing, nothing, description.class_names, scaling, "")
 
 
-def _within_budget(built: BuiltExperiment, config: NodeConfig, ledgers: Path) -> BuiltExperiment:
+def _within_budget(built: BuiltExperiment, terms: NodeTerms, ledgers: Path) -> BuiltExperiment:
     """The experiment behind the private door, if it has one and the node's budget allows it."""
-    epsilon, delta = config.get("epsilon"), float(config.get("delta", DELTA))
     settings = built.experiment.privacy
     if settings is None:
-        if epsilon is not None:
-            raise RequestError(
-                f"this node has a privacy budget (epsilon = {epsilon:g}) and the experiment has no "
-                "[privacy]: it gives no access to its records"
+        if terms.epsilon is not None:
+            raise Refusal(
+                "request",
+                f"this node has a privacy budget (epsilon = {terms.epsilon:g}) and the experiment "
+                "has no [privacy]: it gives no access to its records",
             )
         return built
-    if epsilon is not None:
-        if complaint := _complaint(settings, delta, config.get("classes") == "declared"):
-            raise RequestError(f"this node has a privacy budget, and the experiment's {complaint}")
-        asked = float(epsilon) if settings.epsilon is None else settings.epsilon
-        limited = dataclasses.replace(settings, epsilon=min(float(epsilon), asked))
+    if terms.epsilon is not None:
+        if complaint := _complaint(settings, terms):
+            raise Refusal(
+                "request", f"this node has a privacy budget, and the experiment's {complaint}"
+            )
+        asked = terms.epsilon if settings.epsilon is None else settings.epsilon
+        limited = dataclasses.replace(settings, epsilon=min(terms.epsilon, asked))
         experiment = dataclasses.replace(built.experiment, privacy=limited)
         built = dataclasses.replace(built, experiment=experiment)
     return built.planned().with_ledgers(ledgers)
 
 
+def _complaint(settings: PrivacySettings, terms: NodeTerms) -> str | None:
+    """What in the experiment's [privacy] a node with a budget does not accept."""
+    if settings.delta > terms.delta:
+        return f"privacy.delta is {settings.delta:g}, larger than this node's {terms.delta:g}"
+    if settings.reproducible:
+        return "noise comes from a seed that the server knows (privacy.reproducible)"
+    if settings.classes == "declared" and terms.classes != "declared":
+        return "clients reveal which classes they hold; allow it with classes = 'declared'"
+    return None
+
+
+def _pin(path: Path, description: Description) -> None:
+    """Bind the node's own records to the first task: a server must not choose, turn by turn, how
+    their columns and classes are read."""
+    facts = (description.shape, description.class_names, description.mean, description.std)
+    task = msgspec.json.encode(
+        dict(zip(("shape", "class_names", "mean", "std"), facts, strict=True))
+    )
+    if not path.exists():
+        write_atomically(path, task + b"\n")
+    elif path.read_bytes().strip() != task:
+        raise Refusal(
+            "task",
+            f"the experiment has another task (shape, classes, scaling) than {path}; if it is "
+            "meant to, delete that file",
+        )
+
+
+def _with_records(
+    built: BuiltExperiment, description: Description, terms: NodeTerms
+) -> BuiltExperiment:
+    """The same with this node's records."""
+    experiment, client = built.experiment, terms.partition_id
+    if terms.data is not None:
+        split = load_node_data(
+            Path(terms.data),
+            experiment.data,
+            description.shape,
+            description.class_names,
+            tolerant=experiment.privacy is not None,
+        )
+        dataset = dataclasses.replace(built.dataset, train=split)
+        owner = torch.full((len(split),), client, dtype=torch.int32)
+        partition = Partition(owner, description.clients)
+    else:
+        loaded = build_resolved(experiment, built.method)
+        dataset, partition = loaded.dataset, loaded.partition
+        _refuse_other_data(loaded, description)
+    plan, privacy = built.plan, experiment.privacy
+    if plan is not None and privacy is not None and privacy.classes == "declared":
+        held = dataset.train.labels[partition.index(client)].unique().tolist()
+        classes = (*plan.classes[:client], tuple(held), *plan.classes[client + 1 :])
+        plan = dataclasses.replace(plan, classes=classes)
+    return dataclasses.replace(
+        built, dataset=dataset, partition=partition, plan=plan, given_model=built.model
+    )
+
+
+def _refuse_other_data(loaded: BuiltExperiment, description: Description) -> None:
+    if loaded.dataset.fingerprint != description.data_sha256:
+        raise Refusal(
+            "records", f"this node's copy of '{loaded.dataset.name}' differs from the server's"
+        )
+    if loaded.partition.digest != description.partition_sha256:
+        raise Refusal("records", "this node partitions the records differently from the server")
+
+
 def simulated_file(simulation: Path, text: str) -> Path:
     """Where a simulation puts the experiment that ``text`` describes."""
-    return simulation / f"{_digest(text.encode()).hex()}.toml"
+    return simulation / f"{hashlib.sha256(text.encode()).hexdigest()}.toml"
 
 
 @lru_cache(maxsize=1)
@@ -173,73 +315,3 @@ def _simulated(file: Path) -> tuple[BuiltExperiment, Path]:
     header = read_toml(file)
     sys.path[:] = header["path"]
     return rebuild(header), Path(header["nodes"])
-
-
-def _deployed(description: Description, client: int, config: NodeConfig) -> BuiltExperiment:
-    table: Table = description.config
-    if device := config.get("device"):
-        table = merged(table, {"device": device})
-    if directory := config.get("data-dir"):
-        table = merged(table, {"data": {"dir": directory}})
-    experiment, method = resolve_with_method(table)
-    if path := config.get("data"):
-        dataset = node_dataset(description, Path(str(path)), experiment.data)
-        owner = torch.full((len(dataset.train),), client, dtype=torch.int32)
-        return assemble(experiment, method, dataset, Partition(owner, description.clients))
-    if experiment.partition == "nodes":
-        raise RequestError("the node's configuration has no data: where are its records?")
-    if experiment.data.name not in SOURCES:  # a path on the server means nothing here
-        raise RequestError(
-            f"the experiment's data, '{experiment.data.name}', have no public name; "
-            "give this node its own data"
-        )
-    built = build_resolved(experiment, method)
-    if built.dataset.fingerprint != description.data_sha256:
-        raise RequestError(f"this node's copy of '{built.dataset.name}' differs from the server's")
-    if built.partition.digest != description.partition_sha256:
-        raise RequestError("this node partitions the records differently from the server")
-    return built
-
-
-def _complaint(settings: PrivacySettings, delta: float, classes_known: bool) -> str | None:
-    """What in the experiment's [privacy] a node with a budget does not accept."""
-    if settings.delta > delta:
-        return f"privacy.delta is {settings.delta:g}, larger than this node's {delta:g}"
-    if settings.reproducible:
-        return "noise comes from a seed that the server knows (privacy.reproducible)"
-    if settings.classes == "declared" and not classes_known:
-        return "clients reveal which classes they hold; allow it with classes = 'declared'"
-    return None
-
-
-def node_dataset(description: Description, path: Path, settings: Any) -> Dataset:
-    """The node's own records as a data set that fits the task."""
-    split = load_node_data(path, settings, description.shape, description.class_names)
-    return Dataset(
-        name=path.name,
-        train=split,
-        test=dataclasses.replace(split, inputs=split.inputs[:0], labels=split.labels[:0]),
-        class_names=description.class_names,
-        scaling=Scaling(description.mean, description.std),
-        fingerprint="",
-    )
-
-
-def _client(config: NodeConfig, clients: int) -> int:
-    client = config.get("partition-id")
-    if type(client) is not int:
-        raise RequestError("the node's configuration has no partition-id: which client is it?")
-    if not 0 <= client < clients:
-        raise RequestError(
-            f"partition-id = {client}: the experiment has clients 0 to {clients - 1}"
-        )
-    return client
-
-
-def _default_folder() -> Path:
-    home = os.environ.get("FLWR_HOME")
-    return (Path(home) if home else Path.home() / ".flwr") / "fedstill"
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()

@@ -7,7 +7,7 @@ into an ``Array``, because arrays are sent in pieces of 5 MB and everything else
 
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -21,7 +21,9 @@ from fedstill.engine.base import (
     encode_answer,
     encode_work,
 )
-from fedstill.engine.flower.node import KEY_BYTES
+from fedstill.engine.flower.codes import explained
+from fedstill.engine.flower.states import KEY_BYTES
+from fedstill.engine.flower.turn import Introduction
 from fedstill.errors import WireError
 
 _FIELDS, _BYTES = "fedstill", "bytes"
@@ -30,14 +32,6 @@ _STYPE = "fedstill.wire"
 _LARGE = 4 * 2**20
 _MOST_DESCRIPTION = 2**20  # characters of an experiment's description
 _MOST_ERROR = 2000  # characters of an error: whatever a node sends, logs stay readable
-
-
-@dataclass(frozen=True)
-class Introduction:
-    """What a node says about itself: which client it is, or why it cannot take part."""
-
-    client: int
-    error: str | None = None
 
 
 def write_query(experiment: str) -> RecordDict:
@@ -54,7 +48,9 @@ def write_introduction(introduction: Introduction) -> RecordDict:
 def read_introduction(records: RecordDict) -> Introduction:
     """Which client a node says it is; anything malformed is a ``WireError``."""
     fields = _fields(records)
-    return Introduction(_number(fields, "client"), _text(fields, "error")[:_MOST_ERROR] or None)
+    return Introduction(
+        _number(fields, "client"), explained(_text(fields, "error")[:_MOST_ERROR] or None)
+    )
 
 
 def write_work(work: Work, experiment: str) -> RecordDict:
@@ -93,7 +89,7 @@ def read_answer(records: RecordDict, client: int) -> Answer:
         return Answer(client, error=f"refused: {error}")
     return replace(
         answer,
-        error=(answer.error or "")[:_MOST_ERROR] or None,
+        error=explained((answer.error or "")[:_MOST_ERROR] or None),
         traceback=(answer.traceback or "")[: 10 * _MOST_ERROR] or None,
         asked=True,
     )

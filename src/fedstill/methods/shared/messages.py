@@ -9,9 +9,11 @@ from torch import Tensor
 
 from fedstill.errors import RequestError
 from fedstill.types import Params, Task
-from fedstill.wire import Schema, TensorSpec, params_specs
+from fedstill.wire import NormLimit, Schema, TensorSpec, params_specs
+from fedstill.wire.schema import Range
 
-MANY = float(2**40)  # a generous upper limit for counts
+# Losses are only reported. No training comes near it, and the mean over clients stays finite.
+LOSSES: Range = (0.0, 1e15)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,28 @@ def region_schema(task: Task) -> Schema[Region]:
 
 def update_schema(task: Task) -> Schema[Update]:
     """The schema of ``Update`` for this task."""
-    return Schema(Update, params_specs(task, "update"), {"records": (1, MANY)})
+    norms = {"update": NormLimit(task.limits.norm)}
+    return Schema(Update, params_specs(task, "update"), {"records": record_range(task)}, norms)
+
+
+def record_range(task: Task, sent: bool = True) -> Range:
+    """How many records a client may say it has; 0 where it does not say."""
+    return (1, task.limits.records, "max_records") if sent else (0, 0)
+
+
+def input_spec(task: Task, *shape: int | tuple[int, int]) -> TensorSpec:
+    """Synthetic inputs of this shape: pixels near the range of real ones.
+
+    Inputs that the scaling leaves as they are, and embedded texts, have no such range.
+    """
+    limits, scaling = task.limits, task.scaling
+    if not scaling.mean or task.model.continuous_shape is not None:
+        return TensorSpec(shape, low=-limits.norm, high=limits.norm, setting="wire.max_norm")
+    constants = list(zip(scaling.mean, scaling.std, strict=True))
+    low = min(-mean / std for mean, std in constants)
+    high = max((1 - mean) / std for mean, std in constants)
+    slack = limits.pixels * (high - low)
+    return TensorSpec(shape, low=low - slack, high=high + slack, setting="wire.pixel_slack")
 
 
 def set_specs(task: Task, images_per_class: int, field: str) -> dict[str, TensorSpec]:
@@ -75,6 +98,6 @@ def set_specs(task: Task, images_per_class: int, field: str) -> dict[str, Tensor
         )
     number = (images_per_class, task.classes * images_per_class)
     return {
-        f"{field}.images": TensorSpec((number, *task.shape)),
+        f"{field}.images": input_spec(task, number, *task.shape),
         f"{field}.labels": TensorSpec((number,), torch.int64, 0, task.classes - 1),
     }

@@ -11,7 +11,13 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.shared.messages import MANY, Weights, set_specs, weights_schema
+from fedstill.methods.shared.messages import (
+    LOSSES,
+    Weights,
+    record_range,
+    set_specs,
+    weights_schema,
+)
 from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import Leak
 from fedstill.records import SyntheticSet
@@ -88,8 +94,8 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
         return weights_schema(task)
 
     def upload(self, task: Task) -> Schema[Distilled]:
-        records = (1, MANY) if self.weighting == "records" else (0, 0)
-        numbers = {"records": records, "loss": (0, float("inf"))}
+        records = record_range(task, self.weighting == "records")
+        numbers = {"records": records, "loss": LOSSES}
         return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
 
     def broadcast(self, ctx: ServerContext, state: Surrogate) -> Weights:

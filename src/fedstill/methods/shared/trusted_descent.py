@@ -13,7 +13,13 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.shared.messages import MANY, Region, region_schema, set_specs
+from fedstill.methods.shared.messages import (
+    LOSSES,
+    Region,
+    record_range,
+    region_schema,
+    set_specs,
+)
 from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import Leak
 from fedstill.records import SyntheticSet
@@ -22,6 +28,7 @@ from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import Criterion
 from fedstill.types import C, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, TensorSpec
+from fedstill.wire.schema import Range
 
 RadiusChoice = Literal["min", "median", "max", "constant", "fixed"]
 
@@ -78,9 +85,15 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
     def upload(self, task: Task) -> Schema[Approximation]:
         tensors = set_specs(task, self.images_per_class, "synthetic")
         if self.criterion == "calibrated":
-            tensors["norms"] = TensorSpec((len(task.model.shapes),), low=0.0)
-        records = (1, MANY) if self.weighting == "records" else (0, 0)
-        numbers = {"records": records, "radius": (0.0, self.radius), "loss": (0.0, math.inf)}
+            norms = (len(task.model.shapes),)
+            most = task.limits.norm
+            tensors["norms"] = TensorSpec(norms, low=0.0, high=most, setting="wire.max_norm")
+        records = record_range(task, self.weighting == "records")
+        numbers: dict[str, Range] = {
+            "records": records,
+            "radius": (0.0, self.radius),
+            "loss": LOSSES,
+        }
         return Schema(Approximation, tensors, numbers)
 
     def broadcast(self, ctx: ServerContext, state: Global) -> Region:

@@ -1,0 +1,6 @@
+"""``make fuzz``: see ``tests/fuzz/run.py``."""
+
+from tests.fuzz.run import main
+
+if __name__ == "__main__":
+    main()
