@@ -131,7 +131,7 @@ class BuiltExperiment:
         rate = settings.rate(sizes)
         form = private_form_of(self.method, self.experiment.method["name"], rate)
         refuse_leaks(settings, form, self.method, self.task, self.dataset)
-        plan = make_plan(settings, form, rate, sizes, self._public_classes(), self._turns())
+        plan = make_plan(settings, form, rate, sizes, self._public_classes(), self.turns())
         # Sigma is part of the configuration now: a resumed run must not solve for another one.
         privacy = dataclasses.replace(settings, sigma=plan.sigma)
         experiment = dataclasses.replace(self.experiment, privacy=privacy)
@@ -154,7 +154,7 @@ class BuiltExperiment:
         labels = self.dataset.train.labels
         return tuple(tuple(labels[self.partition.index(c)].unique().tolist()) for c in clients)
 
-    def _turns(self) -> list[int]:
+    def turns(self) -> list[int]:
         """The number of rounds in which each client takes part: the sampling is public."""
         turns = [0] * self.partition.clients
         for number in range(1, self.experiment.rounds + 1):

@@ -28,7 +28,7 @@ def lines(folder: Path, client: int) -> list[dict[str, Any]]:
 
 
 def test_the_published_budget_from_a_real_run(tmp_path: Path) -> None:
-    """200 accesses with sigma 1 at q 0.0256, as one round of Fed-GLOSS-DP: epsilon 2.79."""
+    """200 accesses with sigma 1 at q 0.0256, as one round of Fed-GLOSS-DP: epsilon 2.38."""
     result = fedstill.run(
         "feddm",
         out=tmp_path / "run",
@@ -47,13 +47,13 @@ def test_the_published_budget_from_a_real_run(tmp_path: Path) -> None:
         },
     )
     assert len(lines(tmp_path / "run", 0)) == 200
-    assert result.summary.epsilon == pytest.approx(2.79, abs=0.005)
+    assert result.summary.epsilon == pytest.approx(2.384, abs=0.005)
     assert result.metrics[-1].epsilon == result.summary.epsilon
-    assert (result.metrics[-1].delta, result.metrics[-1].accountant) == (1e-5, "rdp")
+    assert (result.metrics[-1].delta, result.metrics[-1].accountant) == (1e-5, "pld")
     ledger = tmp_path / "run" / "ledger" / "client-00000.jsonl"
     Ledger(ledger, 0.0256, 1.0).reserve(1, 1.0, 14 * 200)  # fifteen such rounds in all
     again = fedstill.run(out=tmp_path / "run", resume=True)
-    assert again.summary.epsilon == pytest.approx(10.18, abs=0.005)
+    assert again.summary.epsilon == pytest.approx(9.376, abs=0.005)
 
 
 def test_epsilon_decides_sigma_and_the_folder_says_so(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_epsilon_decides_sigma_and_the_folder_says_so(tmp_path: Path) -> None:
     assert 'weighting = "uniform"' in config  # the private default, on record
     assert 4.9 < (result.summary.epsilon or 0) <= 5.0
     assert result.summary.status == "done"
-    assert result.summary.accountant == "rdp"
+    assert result.summary.accountant == "pld"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["delta"] == 1e-5
     assert "one record" in summary["privacy"]
@@ -150,8 +150,11 @@ def test_the_planning_command(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, [*options, "--json", "--out", str(picture)])
     assert shown.exit_code == 0, shown.output
     answer = json.loads(shown.output.splitlines()[-1])
-    assert answer["by_round"][0] == {"round": 1, "epsilon": pytest.approx(2.79, abs=0.005)}
-    assert answer["epsilon"] == pytest.approx(10.18, abs=0.005)
+    assert answer["by_round"][0] == {"round": 1, "epsilon": pytest.approx(2.384, abs=0.005)}
+    assert answer["epsilon"] == pytest.approx(9.376, abs=0.005)
+    assert answer["accountant"] == "pld"
+    older = CliRunner().invoke(app, [*options, "--accountant", "rdp", "--json"])
+    assert json.loads(older.output.splitlines()[-1])["epsilon"] == pytest.approx(10.18, abs=0.005)
     assert picture.read_text().startswith("<svg")
     spent = CliRunner().invoke(app, [*options, "--epsilon", "5", "--json"])
     assert 1 <= json.loads(spent.output.splitlines()[-1])["affordable_rounds"] < 15

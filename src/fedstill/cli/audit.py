@@ -1,28 +1,62 @@
 """``fedstill audit``: an empirical lower bound on epsilon."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedstill.cli import options
-from fedstill.config.nested import as_table, merged
-from fedstill.config.resolve import resolve_with_method
+from fedstill.config.nested import merged
 from fedstill.draw.console import Console
 from fedstill.errors import RequestError
-from fedstill.privacy.audit import Audit, AuditSettings, audit, membership
-from fedstill.privacy.guards import private_form_of
+from fedstill.evaluate.audited import FILE, audit_method, audit_run
+from fedstill.privacy.audit import POWER_SHARE, Audit, AuditReport, AuditSettings, Finding
+from fedstill.runs.folder import RunFolder
+
+_WORDS = {
+    "refuted": "REFUTED: the claim is false",
+    "not refuted": "not refuted: this proves nothing by itself",
+    "no power": "no power: this audit says nothing about the claim",
+}
 
 
 def audit_command(
-    method: Annotated[
+    what: Annotated[
         str,
-        typer.Argument(help="One of `fedstill list methods`, or your own package.module:Class."),
+        typer.Argument(
+            metavar="METHOD|RUN",
+            help="One of `fedstill list methods`, your own package.module:Class, or a run folder.",
+        ),
     ],
-    epsilon: Annotated[float, typer.Option(help="The claimed epsilon.")] = 2.0,
-    delta: Annotated[float, typer.Option(help="The claimed delta.")] = 1e-5,
-    canaries: Annotated[int, typer.Option(help="Canary records, each included at random.")] = 400,
-    rounds: Annotated[int, typer.Option(help="Rounds of the audited run.")] = 1,
-    q: Annotated[float, typer.Option("--q", help="Sampling rate.")] = 1.0,
+    data: Annotated[
+        str | None,
+        typer.Option(help="A name of `fedstill list data`, or a path: for the shapes alone."),
+    ] = None,
+    data_dir: options.DataDir = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A name of `fedstill list models`, or package.module:function.",
+            show_default="an mlp that is wide enough; with --data, as for `fedstill run`",
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="The claimed epsilon.", show_default="3")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="The claimed delta.", show_default="1e-5")
+    ] = None,
+    canaries: Annotated[
+        int, typer.Option(help="Canary records, each included at random.")
+    ] = AuditSettings.canaries,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            help="Rounds of the audited run.",
+            show_default="1; of a RUN its own, up to 500 accesses",
+        ),
+    ] = None,
+    q: Annotated[float | None, typer.Option("--q", help="Sampling rate.", show_default="1")] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the canaries; the noise has none.")] = 0,
     set_: Annotated[
@@ -33,66 +67,119 @@ def audit_command(
 ) -> None:
     """Test a claimed epsilon by an attack that gives a lower bound.
 
-    METHOD is one of `fedstill list methods`, or your own as package.module:Class. Canary records
-    are included in one run at random, and an attacker guesses which ones. A lower bound above the
-    claim refutes it (exit code 1). If the method produces images, a run without privacy is attacked
-    in the same way.
+    Canary records are included in one run at random, and an attacker guesses which ones. A lower
+    bound above the claim refutes it (exit code 1). One below proves nothing by itself. METHOD: its
+    private form with one client; if it makes images, a run without privacy is attacked too.
+    RUN: the configuration of a finished run; the result is kept there as audit.json.
     """
-    settings = AuditSettings(
-        epsilon=epsilon,
-        delta=delta,
-        canaries=canaries,
-        rounds=rounds,
-        rate=q,
-        confidence=confidence,
-        seed=seed,
+    settings = AuditSettings(canaries, confidence, seed)
+    _check(settings, epsilon, delta, rounds, q)
+    asked = options.given(
+        {
+            "data.name": data,
+            "data.dir": None if data_dir is None else str(data_dir),
+            "model.name": model,
+            "rounds": rounds,
+            "privacy.epsilon": epsilon,
+            "privacy.delta": delta,
+            "privacy.sampling_rate": q,
+        }
     )
-    _check(settings)
+    wanted = merged(asked, options.overrides(set_))
     console = Console(highlight=False, soft_wrap=True)
-    request = merged({"method": {"name": method}}, options.overrides(set_))
-    privacy = {"epsilon": epsilon, "delta": delta}
-    _, private = resolve_with_method({**request, "privacy": privacy})
-    for leak in private_form_of(private, method, q).leaks:
-        raise RequestError(f"method.{leak.setting}: {leak.why}; {leak.remedy}")
-    results = [audit(private, method, settings)]
-    _, plain = resolve_with_method(request)
-    without_privacy = membership(plain, method, settings)
-    if without_privacy is not None:
-        results.append(without_privacy)
-    for result in results:
-        console.print(_text(result), markup=False)
+    folder = RunFolder(Path(what))
+    if folder.holds_run:
+        fixed = sorted(wanted.keys() - {"rounds"})
+        if fixed:
+            raise RequestError(
+                f"audit: {what} is a run, whose configuration is audited as it is; drop the "
+                f"options that set {', '.join(fixed)}"
+            )
+        result = audit_run(folder, rounds, settings)
+    else:
+        if Path(what).is_dir() or "/" in what:
+            raise RequestError(f"audit: {what}: no run here; name a method or a run folder")
+        privacy = {"delta": 1e-5, "sampling_rate": 1.0}
+        if "expected_batch" in wanted.get("privacy", {}):
+            del privacy["sampling_rate"]
+        if "sigma" not in wanted.get("privacy", {}):
+            privacy["epsilon"] = 3.0
+        base = {"method": {"name": what}, "privacy": privacy}
+        result = audit_method(merged(base, wanted), settings)
+    _print(console, result, folder)
     if json:
-        answer = {"audit": as_table(results[0]), "refuted": results[0].refuted}
-        if len(results) > 1:
-            answer["without_privacy"] = as_table(results[1])
-        options.print_json(answer)
-    if results[0].refuted:
+        options.print_json(result.table)
+    if result.refuted:
         raise typer.Exit(1)
 
 
-def _check(settings: AuditSettings) -> None:
+def _check(
+    settings: AuditSettings,
+    epsilon: float | None,
+    delta: float | None,
+    rounds: int | None,
+    q: float | None,
+) -> None:
     ranges = (
-        ("--epsilon", settings.epsilon, 0, 100),
-        ("--delta", settings.delta, 0, 0.1),
-        ("--q", settings.rate, 0, 1),
+        ("--epsilon", epsilon, 0, 100),
+        ("--delta", delta, 0, 0.1),
+        ("--q", q, 0, 1),
         ("--confidence", settings.confidence, 0.5, 0.9999),
-        ("--canaries", settings.canaries, 15, 10_000),
-        ("--rounds", settings.rounds, 0, 1000),
+        ("--canaries", settings.canaries, 15, 100_000),
+        ("--rounds", rounds, 0, 1000),
     )
     for name, value, low, high in ranges:
-        if not low < value <= high:
+        if value is not None and not low < value <= high:
             raise RequestError(
                 f"audit: {name} = {value:g}: must be above {low:g}, at most {high:g}"
             )
 
 
-def _text(result: Audit) -> str:
-    finding = result.finding
-    found = (
-        f"epsilon is at least {finding.bound:.2f} with {result.confidence:.0%} confidence "
-        f"({finding.right} of {finding.guesses} guesses correct, attacker: {finding.attacker})"
+def _print(console: Console, result: AuditReport, folder: RunFolder) -> None:
+    for note in result.notes:
+        console.print(f"note: {note}", markup=False)
+    if result.audit is not None:
+        for line in _private_lines(result.audit):
+            console.print(line, markup=False)
+    if result.without_privacy is not None:
+        plain = result.without_privacy
+        console.print(f"{plain.method} without privacy: {_found(plain)}", markup=False)
+    elif result.audit is None:
+        console.print("the run has no privacy and makes no images: it claims nothing", markup=False)
+    if folder.holds_run:
+        console.print(f"kept in {folder.path / FILE}", markup=False)
+
+
+def _private_lines(audit: Audit) -> list[str]:
+    assert audit.verdict is not None
+    lines = [
+        f"{audit.method} claims epsilon {audit.claimed:.2f} (delta {audit.delta:g}, q "
+        f"{audit.rate:g}, sigma {audit.sigma:g}, {audit.accesses} accesses in {audit.rounds} "
+        f"{'round' if audit.rounds == 1 else 'rounds'}, {audit.canaries} canaries)"
+    ]
+    lines += [f"  {_words(finding)}" for finding in audit.findings]
+    lines.append(f"{_found(audit)}: {_WORDS[audit.verdict]}{_why(audit)}")
+    return lines
+
+
+def _why(audit: Audit) -> str:
+    if audit.verdict != "no power":
+        return ""
+    if not audit.could_refute:
+        return " (even a mechanism without noise would not have been refuted; use more canaries)"
+    return f" (the bound is below {POWER_SHARE:.0%} of it; use more canaries)"
+
+
+def _words(finding: Finding) -> str:
+    return (
+        f"{finding.attacker}, {finding.test}: at least {finding.bound:.2f} "
+        f"({finding.right} of {finding.guesses} guesses right)"
     )
-    if result.claimed is None:
-        return f"{result.method} without privacy: {found}"
-    verdict = "REFUTED: the claim is false" if result.refuted else "the claim stands"
-    return f"{result.method} claims epsilon {result.claimed:.2f}: {found}; {verdict}"
+
+
+def _found(audit: Audit) -> str:
+    finding = audit.finding
+    return (
+        f"epsilon is at least {finding.bound:.2f} with {audit.confidence:.0%} confidence "
+        f"(attacker: {finding.attacker}, test: {finding.test})"
+    )

@@ -1,4 +1,4 @@
-"""``fedstill privacy``: the noise for a budget, or the budget for a plan."""
+"""``fedstill privacy``: the noise for a budget, the budget for a plan, the promise of a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +11,11 @@ from fedstill.cli import options
 from fedstill.draw.console import Console
 from fedstill.draw.privacy import epsilon_figure
 from fedstill.errors import RequestError
+from fedstill.evaluate.audited import kept_audit
 from fedstill.files import write_atomically
+from fedstill.privacy.accounting import DEFAULT_ACCOUNTANT
 from fedstill.privacy.budget import Choice, Plan, by_round, choices
+from fedstill.report.statement import write_statement
 
 
 def privacy_command(
@@ -30,9 +33,16 @@ def privacy_command(
     q: Annotated[
         float, typer.Option("--q", help="Sampling rate: expected batch / number of records.")
     ] = 0.1,
-    accountant: Annotated[str, typer.Option(help="rdp, or pld: tighter and slower.")] = "rdp",
+    accountant: Annotated[
+        str, typer.Option(help="pld, or rdp: the larger bound that most papers use.")
+    ] = DEFAULT_ACCOUNTANT,
+    statement: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Write what this run promises, for a reader of one page."),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="SVG file for a plot of epsilon by round.")
+        Path | None,
+        typer.Option(help="SVG file for a plot of epsilon by round; HTML file of --statement."),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -41,7 +51,15 @@ def privacy_command(
     With --epsilon: the noise multiplier sigma, epsilon by round, and sigma for other sampling
     rates and numbers of accesses. With --sigma: epsilon by round. With both: the number of rounds
     until the budget is spent.
+
+    With --statement RUN: one page about a run for a data-protection officer, statement.html in its
+    folder, and the same on the terminal.
     """
+    if statement is not None:
+        if epsilon is not None or sigma is not None:
+            raise RequestError("privacy: --statement takes everything from the run; leave the rest")
+        _print_statement(statement, out, json)
+        return
     plan = _checked(rounds, accesses, q, delta, accountant, epsilon, sigma)
     answer: dict[str, object] = {"rounds": rounds, "accesses": accesses, "q": q, "delta": delta}
     console = Console(highlight=False)
@@ -70,6 +88,15 @@ def privacy_command(
         options.print_json(answer)
 
 
+def _print_statement(run: Path, out: Path | None, json: bool) -> None:
+    path, made = write_statement(run, kept_audit(run), out)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(made.plain, markup=False)
+    console.print(f"\nstatement: {path}", markup=False)
+    if json:
+        options.print_json(made)
+
+
 def _checked(
     rounds: int,
     accesses: int,
@@ -93,7 +120,7 @@ def _checked(
         return Plan(rounds, accesses, q, delta, "rdp")
     if accountant == "pld":
         return Plan(rounds, accesses, q, delta, "pld")
-    raise RequestError(f"privacy: --accountant {accountant}: choose rdp or pld")
+    raise RequestError(f"privacy: --accountant {accountant}: choose pld or rdp")
 
 
 def _rounds_table(points: list[tuple[int, float]], plan: Plan, sigma: float) -> Table:

@@ -1,66 +1,97 @@
-"""An empirical lower bound on epsilon: what an attacker learns from one run.
-
-Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023:
+"""An audit: what an attacker learns from one run, as a lower bound on epsilon.
 
     1  m canaries; each is put among the records by a fair coin, independently
-    2  one run of the method; the attacker sees what is released, and knows canaries and method
-    3  it scores every canary, and guesses "in" for the highest and "out" for the lowest scores
-    4  many right guesses contradict a small epsilon: under (epsilon, delta)-DP each of r guesses is
-       right with probability at most e^epsilon / (1 + e^epsilon), up to a term in delta
-    5  the bound: the largest epsilon that the number of right guesses refutes with confidence
+    2  one run of the method, its own client and server code; the attacker sees every release and
+       every image, and knows canaries, method and claim
+    3  it scores every canary
+    4  how many canaries are guessed right bounds epsilon from below (``audit_bounds.py``)
 
-The canaries are the only records, and the attacker sees every release of the mechanism, as the
-guarantee assumes. Two attackers score. ``releases`` solves for the canaries' shares in all noisy
-sums by least squares. ``message`` searches the sent images for each canary, which detects leaks
-that bypass the mechanism. Each attacker and each number of guesses counts as one test: the
-confidence holds for the best of them.
+The canaries are the only records. Two attackers score. ``door`` looks at the releases: canaries are
+worst cases for the mechanism there (``canaries.py``). ``message`` searches all images that were
+made for each canary's own image, which finds leaks that bypass the door; it has a run of its own,
+with fewer canaries.
+
+A bound above the claim refutes it, with the stated confidence. A bound below it proves nothing by
+itself. There is no power where even a mechanism without noise could not have been refuted, or where
+the bound is below ``POWER_SHARE`` of the claim.
 """
 
 import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import Tensor
 
-from fedstill.models import ConvNet
-from fedstill.privacy.accounting import epsilon_of, sigma_for
-from fedstill.privacy.guards import private_form_of
+from fedstill.privacy.accounting import Accountant, epsilon_of
+from fedstill.privacy.audit_bounds import Claim, Rates, best_guesses
+from fedstill.privacy.canaries import (
+    Attacker,
+    Canaries,
+    WatchedDoor,
+    blank_record,
+    make_canaries,
+)
 from fedstill.privacy.ledger import Ledger
 from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import OperatingSystem
-from fedstill.private import ClassSums, PerRecord
-from fedstill.records import Records, Scaling, Split
+from fedstill.records import Split
 from fedstill.rng import Rng
-from fedstill.types import AnyMethod, ClientContext, Params, Reply, ServerContext, Task
+from fedstill.types import AnyMethod, ClientContext, Reply, ServerContext, Task
+from fedstill.version import VERSION
 
-_SHAPE, _CLASSES = (1, 8, 8), 10
-_SHARES = (1.0, 0.5, 0.25)  # of the canaries that are guessed
-_SCALING = Scaling((0.5,), (0.5,))
+POWER_SHARE = 0.25  # of the claim: a bound below it says nothing
+# The thresholds of the Gaussian test: of the canaries that are out, this share is above. The first
+# is close to the best for every claim; the second finds leaks of few records.
+_FALSE_POSITIVES = (0.3, 0.01)
+# Canaries of a run whose images are searched: there are few images, and the more canaries, the
+# smaller the share of them that images can carry.
+_MOST_SEARCHED = 400
+
+Verdict = Literal["refuted", "not refuted", "no power"]
+Attack = Literal["door", "message"]
 
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """One audit: ``epsilon`` is the claim; sigma follows from it."""
+    """How hard the audit tries."""
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    canaries: int = 400
-    rounds: int = 1
-    rate: float = 1.0
-    clip: float = 1.0
+    canaries: int = 10_000
     confidence: float = 0.95
     seed: int = 0
 
 
 @dataclass(frozen=True)
-class Finding:
-    """The best attack: its bound on epsilon and the guesses behind it."""
+class AuditTarget:
+    """What is audited: a method on a task, and the terms of its door. ``blank`` is one record of
+    zeros, for the shapes. ``accesses`` are per round, as the method declares them."""
 
-    attacker: str
+    method: AnyMethod
+    name: str
+    task: Task
+    terms: DoorTerms
+    blank: Split
+    accesses: int
+    delta: float
+    accountant: Accountant = "pld"
+
+    @property
+    def claimed(self) -> float:
+        """The epsilon that all rounds of the task together claim."""
+        terms, accesses = self.terms, self.task.rounds * self.accesses
+        return epsilon_of(accesses, terms.rate, terms.sigma, self.delta, self.accountant)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One attack: its bound on epsilon and the guesses behind it."""
+
+    attacker: Attack
+    test: Literal["gaussian", "guesses"]
     bound: float
     guesses: int
     right: int
@@ -68,250 +99,176 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """The result. ``claimed`` is ``None`` for a run without privacy, which claims nothing."""
+    """The result. ``claimed`` is ``None`` for a run without privacy, which claims nothing.
+
+    ``finding`` is the best of ``findings``. ``coverage``: in what share of the releases a canary
+    had a coordinate of its own. ``could_refute``: a mechanism without noise would have been
+    refuted.
+    """
 
     method: str
     claimed: float | None
     delta: float
     sigma: float | None
+    rate: float | None
+    rounds: int
     accesses: int
     canaries: int
+    coverage: float
     confidence: float
     finding: Finding
+    findings: tuple[Finding, ...]
+    could_refute: bool
 
     @property
     def refuted(self) -> bool:
         """Whether the claim was shown to be false."""
         return self.claimed is not None and self.finding.bound > self.claimed
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """``None`` where nothing is claimed."""
+        if self.claimed is None:
+            return None
+        if self.refuted:
+            return "refuted"
+        weak = self.finding.bound < POWER_SHARE * self.claimed
+        return "no power" if weak or not self.could_refute else "not refuted"
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """An audit of a private form, and the attack on the same without privacy, where there is one.
+
+    ``notes`` say what differs from what was asked for; ``made`` is when a run was audited.
+    """
+
+    audit: Audit | None
+    without_privacy: Audit | None = None
+    notes: tuple[str, ...] = ()
+    version: str = VERSION
+    made: str = ""
+
+    @property
+    def refuted(self) -> bool:
+        return self.audit is not None and self.audit.refuted
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.audit is None else self.audit.verdict
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        found = {k: v for k, v in msgspec.to_builtins(self).items() if v is not None}
+        return {**found, "refuted": self.refuted, "verdict": self.verdict}
+
 
 Door = Callable[..., PrivateRecords]
 
 
-def audit(
-    method: AnyMethod, name: str, settings: AuditSettings, door: Door = PrivateRecords
-) -> Audit:
+def audit(target: AuditTarget, settings: AuditSettings, door: Door = PrivateRecords) -> Audit:
     """Audit a method's private form. ``door``: another mechanism, for tests."""
-    task = _task(settings.rounds)
-    form = private_form_of(method, name, settings.rate)
-    accesses = settings.rounds * form.accesses
-    sigma = sigma_for(settings.epsilon, accesses, settings.rate, settings.delta)
-    claimed = epsilon_of(accesses, settings.rate, sigma, settings.delta)
-    rng = Rng(settings.seed).at("audit")
-    canaries, included = _canaries(settings.canaries, rng)
-    attacker = _Regression(len(included))
-    with tempfile.TemporaryDirectory() as folder:
-        ledger = Ledger(Path(folder) / "ledger.jsonl", settings.rate, sigma)
-
-        terms = DoorTerms(
-            settings.rate, sigma, settings.clip, settings.canaries // 2, torch.arange(_CLASSES)
-        )
-        records = _only(canaries, included)
-
-        def private(round: int) -> dict[str, Any]:
-            watched = door(records, ledger, OperatingSystem(), terms, round, task.model.chunk)
-            return {"private": _Watched(watched, canaries, attacker)}
-
-        images = _run(method, task, rng, private)
-        accesses = ledger.count
-    scores = {"releases": attacker.scores()}
-    if images is not None:
-        scores["message"] = _likeness(canaries, images)
-    finding = best_finding(scores, included, settings.delta, settings.confidence)
+    rng, terms, task = Rng(settings.seed).at("audit"), target.terms, target.task
+    seen = _attacked(target, settings.canaries, rng, door)
+    if 0 < seen.attacker.room < settings.canaries:
+        # No release has coordinates for so many. Fewer that are in every release tell more.
+        seen = _attacked(target, seen.attacker.room, rng, door)
+    attacker, canaries = seen.attacker, seen.canaries
+    searched = seen
+    if seen.images is not None and attacker.number > _MOST_SEARCHED:
+        searched = _attacked(target, _MOST_SEARCHED, rng, door)
+    claim = Claim(seen.accesses, terms.rate, terms.sigma, target.delta)
+    level = (1 - settings.confidence) / (2 if searched.images is None else 3)
+    thresholds = [attacker.threshold(share, rng) for share in _FALSE_POSITIVES]
+    rates = [Rates.at(t, attacker.scores, canaries.included) for t in thresholds]
+    findings = [
+        Finding("door", "gaussian", claim.bound(rates, level), attacker.number, rates[0].right),
+        _guessed("door", attacker.with_counts(), canaries, target.delta, level),
+    ]
+    if searched.images is not None:
+        likeness = _likeness(searched.canaries, searched.images)
+        findings.append(_guessed("message", likeness, searched.canaries, target.delta, level))
     return Audit(
-        method=name,
-        claimed=claimed,
-        delta=settings.delta,
-        sigma=sigma,
-        accesses=accesses,
-        canaries=settings.canaries,
+        method=target.name,
+        claimed=target.claimed,
+        delta=target.delta,
+        sigma=terms.sigma,
+        rate=terms.rate,
+        rounds=task.rounds,
+        accesses=seen.accesses,
+        canaries=attacker.number,
+        coverage=attacker.coverage,
         confidence=settings.confidence,
-        finding=finding,
+        finding=max(findings, key=lambda f: f.bound),
+        findings=tuple(findings),
+        could_refute=claim.refuted(terms.sigma, [r.perfect for r in rates], level),
     )
 
 
-def membership(method: AnyMethod, name: str, settings: AuditSettings) -> Audit | None:
-    """The same attack on the images of a run *without* privacy: what "synthetic" alone protects.
-
-    ``None`` if the method makes no images within these rounds.
-    """
+def membership(
+    method: AnyMethod, name: str, task: Task, blank: Split, settings: AuditSettings
+) -> Audit | None:
+    """The search for canaries in the images of a run *without* privacy: what "synthetic" alone
+    protects. ``None`` if the method makes no images within these rounds."""
     rng = Rng(settings.seed).at("audit")
-    canaries, included = _canaries(settings.canaries, rng)
-    records = _only(canaries, included)
-    images = _run(method, _task(settings.rounds), rng, lambda _: {"data": records})
+    number = min(settings.canaries, _MOST_SEARCHED)
+    canaries = make_canaries(number, blank, task, torch.arange(task.classes), rng)
+    images = _run(method, task, rng, lambda _: {"data": canaries.chosen})
     if images is None:
         return None
-    scores = {"message": _likeness(canaries, images)}
-    finding = best_finding(scores, included, 0.0, settings.confidence)
+    finding = _guessed(
+        "message", _likeness(canaries, images), canaries, 0.0, 1 - settings.confidence
+    )
     return Audit(
         method=name,
         claimed=None,
         delta=0.0,
         sigma=None,
+        rate=None,
+        rounds=task.rounds,
         accesses=0,
-        canaries=settings.canaries,
+        canaries=number,
+        coverage=1.0,
         confidence=settings.confidence,
         finding=finding,
+        findings=(finding,),
+        could_refute=False,
     )
 
 
-def epsilon_bound(canaries: int, guesses: int, right: int, delta: float, level: float) -> float:
-    """The largest epsilon that this many right guesses refute at this level (bisection)."""
-
-    def refuted(epsilon: float) -> bool:
-        return chance(canaries, guesses, right, epsilon, delta) < level
-
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while refuted(high) and high < 64:
-        low, high = high, 2 * high
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
-
-
-def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """The largest probability of ``right`` right guesses under (epsilon, delta)-DP (Theorem 5.2).
-
-    Right guesses are dominated by Binomial(r, e^eps / (1 + e^eps)); delta adds at most
-    2 m delta max_i P[v > Binomial >= v - i] / i.
-    """
-    p = 1 / (1 + math.exp(-epsilon))
-    mass = [
-        math.exp(
-            math.lgamma(guesses + 1)
-            - math.lgamma(k + 1)
-            - math.lgamma(guesses - k + 1)
-            + k * math.log(p)
-            + (guesses - k) * math.log1p(-p)
-        )
-        for k in range(guesses + 1)
-    ]
-    tail, near, worst = sum(mass[right:]), 0.0, 0.0
-    for i in range(1, right + 1):
-        near += mass[right - i]
-        worst = max(worst, near / i)
-    return min(1.0, tail + 2 * canaries * delta * worst)
-
-
-def best_finding(
-    scores: dict[str, Tensor], included: Tensor, delta: float, confidence: float
+def _guessed(
+    attacker: Attack, scores: Tensor, canaries: Canaries, delta: float, level: float
 ) -> Finding:
-    """Lines 3 to 5 for every attacker and number of guesses; the level is shared among them."""
-    level = (1 - confidence) / (len(scores) * len(_SHARES))
-    findings = []
-    for attacker, score in scores.items():
-        order = score.argsort()
-        for share in _SHARES:
-            half = max(1, int(len(order) * share) // 2)
-            right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
-            bound = epsilon_bound(len(order), 2 * half, right, delta, level)
-            findings.append(Finding(attacker, bound, 2 * half, right))
-    return max(findings, key=lambda f: f.bound)
+    best = best_guesses(scores, canaries.included, delta, level)
+    return Finding(attacker, "guesses", best.bound, best.number, best.right)
 
 
-class _Regression:
-    """Least squares: release = sum_i share_i vector_i + noise, over all releases together."""
+@dataclass(frozen=True)
+class _Seen:
+    """What one attacked run showed."""
 
-    def __init__(self, canaries: int) -> None:
-        self._products = torch.zeros(canaries, canaries, dtype=torch.float64)
-        self._overlap = torch.zeros(canaries, dtype=torch.float64)
-
-    def add(self, vectors: Tensor, release: Tensor, slots: Tensor | None) -> None:
-        """Vectors [canaries, size]; release [size], or [classes, size] with each canary's slot."""
-        rows = vectors.double()
-        products = rows @ rows.T
-        if slots is None:
-            overlap = rows @ release.double()
-        else:
-            products = products * (slots[:, None] == slots)
-            overlap = (rows * release.double()[slots]).sum(1)
-        self._products += products
-        self._overlap += overlap
-
-    def scores(self) -> Tensor:
-        ridge = self._products.diagonal().mean().clamp(min=1e-12) * 1e-3
-        system = self._products + ridge * torch.eye(len(self._overlap), dtype=torch.float64)
-        solution: Tensor = torch.linalg.solve(system, self._overlap)
-        return solution
+    attacker: Attacker
+    canaries: Canaries
+    images: Tensor | None
+    accesses: int
 
 
-class _Watched:
-    """Passes every call on to the door, and shows its releases to the attacker."""
+def _attacked(target: AuditTarget, number: int, rng: Rng, door: Door) -> _Seen:
+    """Line 2, and the scores of line 3."""
+    terms, task = target.terms, target.task
+    canaries = make_canaries(number, target.blank, task, terms.classes, rng)
+    attacker, blank = Attacker(terms, number), blank_record(target.blank, task)
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger(Path(folder) / "ledger.jsonl", terms.rate, terms.sigma)
 
-    def __init__(self, door: PrivateRecords, canaries: Records, attacker: _Regression) -> None:
-        self._door, self._canaries, self._attacker = door, canaries, attacker
+        def view(round: int) -> dict[str, Any]:
+            # All canaries at once: their vectors take no memory.
+            opened = door(canaries.chosen, ledger, OperatingSystem(), terms, round, number)
+            return {"private": WatchedDoor(opened, canaries, attacker, blank)}
 
-    @property
-    def rate(self) -> float:
-        return self._door.rate
-
-    @property
-    def clip(self) -> float:
-        return self._door.clip
-
-    @property
-    def class_clip(self) -> float:
-        return self._door.class_clip
-
-    @property
-    def size(self) -> int:
-        return self._door.size
-
-    @property
-    def classes(self) -> Tensor:
-        return self._door.classes
-
-    @property
-    def expected_batch(self) -> float:
-        return self._door.expected_batch
-
-    def noisy_sum(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
-        release = self._door.noisy_sum(per_record, clip=clip)
-        vectors = self._vectors(per_record, self._door.clip if clip is None else clip)
-        self._attacker.add(vectors, torch.cat([v.flatten() for v in release.values()]), None)
-        return release
-
-    def noisy_mean(self, per_record: PerRecord, *, clip: float | None = None) -> Params:
-        total = self.noisy_sum(per_record, clip=clip)
-        return {k: v / self._door.expected_batch for k, v in total.items()}
-
-    def noisy_class_sums(self, per_record: PerRecord) -> ClassSums:
-        release = self._door.noisy_class_sums(per_record)
-        vectors = self._vectors(per_record, self._door.class_clip)
-        flat = torch.cat([v.flatten(1) for v in release.sums.values()], 1)
-        self._attacker.add(vectors, flat, self._canaries.labels)
-        return release
-
-    def _vectors(self, per_record: PerRecord, clip: float) -> Tensor:
-        """The clipped vector of each canary, which the attacker can compute itself."""
-        rows = []
-        for part in self._canaries.index.split(64):
-            vectors = per_record(replace(self._canaries, index=part))
-            dense = vectors if isinstance(vectors, dict) else vectors.dense()
-            flat = torch.cat([v.flatten(1) for v in dense.values()], 1)
-            rows.append(flat * (clip / flat.norm(dim=1).clamp(min=clip))[:, None])
-        return torch.cat(rows)
-
-
-def _task(rounds: int) -> Task:
-    model = ConvNet(_SHAPE, _CLASSES, width=16)
-    return Task(model, _SHAPE, _CLASSES, 1, rounds, _SCALING)
-
-
-def _canaries(number: int, rng: Rng) -> tuple[Records, Tensor]:
-    """Noise images with random labels, and which of them are put among the records (line 1)."""
-    draw = rng.at("canaries").torch()
-    pixels = torch.randint(0, 256, (number, *_SHAPE), generator=draw, dtype=torch.uint8)
-    labels = torch.randint(0, _CLASSES, (number,), generator=draw)
-    included = torch.rand(number, generator=rng.at("coins").torch()) < 0.5
-    return Records(Split(pixels, labels), torch.arange(number), _SCALING), included
-
-
-def _only(canaries: Records, included: Tensor) -> Records:
-    return replace(canaries, index=canaries.index[included])
+        images = _run(target.method, task, rng, view)
+        return _Seen(attacker, canaries, images, ledger.count)
 
 
 def _run(
@@ -332,9 +289,10 @@ def _run(
     return torch.cat(made) if made else None
 
 
-def _likeness(canaries: Records, images: Tensor) -> Tensor:
+def _likeness(canaries: Canaries, images: Tensor) -> Tensor:
     """Minus the distance of each canary to the nearest image of any class."""
-    x, _ = canaries.all()
-    distances = torch.cdist(x.flatten(1), images.flatten(1))
-    nearest: Tensor = -distances.min(1).values
-    return nearest.double()
+    x, _ = canaries.records.all()
+    nearest = torch.full((len(x),), math.inf, device=images.device)
+    for part in images.flatten(1).split(256):
+        nearest = torch.minimum(nearest, torch.cdist(x.flatten(1), part).min(1).values)
+    return -nearest.double().cpu()

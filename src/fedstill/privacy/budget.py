@@ -3,7 +3,13 @@
 import itertools
 from dataclasses import dataclass
 
-from fedstill.privacy.accounting import Accountant, epsilon_of, most_accesses, sigma_for
+from fedstill.privacy.accounting import (
+    DEFAULT_ACCOUNTANT,
+    Accountant,
+    epsilon_of,
+    most_accesses,
+    sigma_for,
+)
 
 _ROUGHLY = 0.01  # tolerance of sigma, enough to compare plans
 
@@ -16,7 +22,7 @@ class Plan:
     accesses: int
     q: float
     delta: float
-    accountant: Accountant = "rdp"
+    accountant: Accountant = DEFAULT_ACCOUNTANT
 
     @property
     def total(self) -> int:

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from fedstill.data.sources import SOURCES
 from fedstill.errors import RequestError
-from fedstill.privacy.accounting import Accountant
+from fedstill.privacy.accounting import DEFAULT_ACCOUNTANT, Accountant
 
 DEFAULT_RATE = 0.1
 DELTA = 1e-5
@@ -38,7 +38,7 @@ class PrivacySettings:
     classes: Literal["all", "declared"] = "all"
     class_counts: Literal["released", "public"] = "released"
     scaling: Literal["unknown", "public"] = "unknown"
-    accountant: Accountant = "rdp"
+    accountant: Accountant = DEFAULT_ACCOUNTANT
     reproducible: bool = False
 
     def check(self) -> None:
