@@ -20,10 +20,9 @@ from fedstill.client import Answer, Work
 from fedstill.engine.base import decode_answer, decode_work, encode_answer, encode_work
 from fedstill.engine.local import InProcess, WorkerPool, local_engine
 from fedstill.engine.processes import read_frame, write_frame
-from fedstill.errors import RunError, WireError
+from fedstill.errors import RunError, WireError, one_line
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.shared.messages import Update, Weights
-from fedstill.printable import one_line
 from fedstill.runs.folder import RunFolder
 from fedstill.testing import toy_experiment
 from fedstill.types import ClientContext

@@ -27,8 +27,7 @@ from fedstill.cli import (
 from fedstill.cli import list as list_
 from fedstill.draw.console import Console
 from fedstill.engine.memory import keep_freed_memory
-from fedstill.errors import FedstillError
-from fedstill.printable import one_line
+from fedstill.errors import FedstillError, one_line
 from fedstill.version import VERSION
 
 app = typer.Typer(

@@ -10,7 +10,7 @@ import typer
 
 from fedstill.config.nested import Table, nested, parse_override
 from fedstill.data import RULES
-from fedstill.printable import printable
+from fedstill.errors import printable
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with <name>/train.parquet and test.parquet.")

@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstill.errors import RequestError
-from fedstill.printable import is_printable
+from fedstill.errors import RequestError, is_printable
 
 Where = Callable[[int], str]  # names record i of a split in a message, e.g. "train.parquet, row 3"
 

@@ -17,8 +17,7 @@ from fedstill.deploy.outcome import refuse_failure
 from fedstill.deploy.register import refuse_unbound
 from fedstill.engine.flower import require_flower
 from fedstill.engine.flower.environment import command, flower_environment
-from fedstill.errors import Interrupted, RequestError, RunError
-from fedstill.printable import printable
+from fedstill.errors import Interrupted, RequestError, RunError, printable
 
 _PATIENCE = 60.0  # seconds for a SuperLink that was restarted to answer again
 _POLL = 1.0

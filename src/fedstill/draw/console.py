@@ -6,7 +6,7 @@ from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from fedstill.printable import printable
+from fedstill.errors import printable
 
 
 class Console(RichConsole):

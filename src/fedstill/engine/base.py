@@ -12,8 +12,7 @@ from typing import ClassVar, Self, TypeVar
 import msgspec
 
 from fedstill.client import Answer, Work
-from fedstill.errors import WireError
-from fedstill.printable import one_line
+from fedstill.errors import WireError, one_line
 
 __all__ = [
     "Answer",

@@ -7,8 +7,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_bytes, in_percent, in_time
+from fedstill.errors import one_line
 from fedstill.observe.observer import Observer
-from fedstill.printable import one_line
 from fedstill.runs.metrics import RoundMetrics, Summary
 
 

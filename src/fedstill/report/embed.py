@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fedstill.printable import printable
+from fedstill.errors import printable
 
 
 def text(value: Any) -> str:

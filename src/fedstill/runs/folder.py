@@ -33,9 +33,8 @@ import tomli_w
 from fedstill.config import changed_keys
 from fedstill.config.nested import Table, read_toml
 from fedstill.data import Partition
-from fedstill.errors import UNREADABLE, RequestError, RunError
+from fedstill.errors import UNREADABLE, RequestError, RunError, printable
 from fedstill.files import TEMPORARY, append_line, sweep, write_atomically
-from fedstill.printable import printable
 from fedstill.records import SyntheticSet
 from fedstill.runs import unpublished
 from fedstill.runs.checkpoint import Checkpoints

@@ -19,9 +19,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from fedstill.errors import RequestError
+from fedstill.errors import RequestError, is_printable
 from fedstill.files import read_safetensors, write_atomically
-from fedstill.printable import is_printable
 from fedstill.records import SERVER, Scaling, SyntheticSet, union
 from fedstill.wire import TensorSpec, tree
 

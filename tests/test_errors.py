@@ -7,8 +7,8 @@ from rich.text import Text
 
 from fedstill.draw.console import Console
 from fedstill.engine.base import Answer, decode_answer, encode_answer
+from fedstill.errors import is_printable, one_line, printable
 from fedstill.observe.progress import PlainProgress
-from fedstill.printable import is_printable, one_line, printable
 from fedstill.report.embed import data_script, text
 from fedstill.runs.folder import RunFolder
 
