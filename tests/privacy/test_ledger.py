@@ -194,3 +194,11 @@ def test_only_the_end_of_a_long_ledger_is_read(tmp_path: Path) -> None:
     assert ledger.count == 100
     path.write_bytes(b"".join(lines[:50]) + b"damaged\n" * 1000)
     assert ledger.count == 1050
+
+
+def test_a_total_takes_nothing_back(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    for _ in range(5):
+        Ledger(path, 0.1, 1.0).open(1, 1.0)
+    path.write_bytes(path.read_bytes().replace(b'"total":5', b'"total":0'))
+    assert Ledger(path, 0.1, 1.0).count == 5

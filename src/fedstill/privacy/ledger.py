@@ -115,16 +115,19 @@ class Ledger:
             length = min(2 * length, size)
 
     def _total(self, lines: list[bytes], whole: bool) -> int | None:
-        """The accesses up to the last of these lines; ``None`` if earlier lines are needed."""
+        """The accesses up to the last of these lines; ``None`` if earlier lines are needed.
+
+        A total never takes back what the lines before it have counted.
+        """
         total: int | None = 0 if whole else None
         previous = 1
         for line in lines:
             access = self._access(line)
             previous = previous if access is None else max(1, access.count)
-            if access is not None and access.total is not None:
-                total = max(access.total, 1)
-            elif total is not None:
+            if total is not None:
                 total += previous
+            if access is not None and access.total is not None:
+                total = max(access.total, total or previous)
         return total
 
     def _access(self, line: bytes) -> Access | None:
