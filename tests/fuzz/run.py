@@ -42,7 +42,7 @@ TARGETS: tuple[Target, ...] = (
     *data.TARGETS,
 )
 TOGETHER = 50  # cases under one alarm: system calls cost more than most cases
-LONGEST = 60.0  # seconds that they may take
+LONGEST = 30.0  # seconds of processor time that they may take
 STUCK = 180  # seconds after which a process that does not even notice is killed
 PAUSE = 0.05  # seconds between two looks at it
 MOST_MEMORY = 2**30  # bytes that a case may add to the most that was ever used
@@ -92,18 +92,21 @@ def try_case(make: Any, check: Any, rng: Random) -> str:
 
 @contextmanager
 def _alarm() -> Iterator[None]:
-    """A case that is under way when the time is over, and again later, is stopped."""
+    """A case that is under way when the time is over, and again later, is stopped.
+
+    Processor time: on a busy machine a case may take any time. One that waits is killed later.
+    """
 
     def stop(*_: Any) -> None:
         raise Hang
 
-    old = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, LONGEST, LONGEST)
+    old = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST, LONGEST)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, old)
 
 
 def _peak() -> int:
@@ -169,7 +172,7 @@ def _child(target: Target, seed: int, cases: Sequence[int], at: mmap.mmap, answe
 
 
 def _ended(process: int, at: mmap.mmap) -> int:
-    """The process's status; killed if it stays at one case where even the alarm is not heard."""
+    """The process's status; killed if it stays at one case where no alarm is heard."""
     case, looks = None, 0  # looks, not time: both processes may be stopped and continued
     while True:
         done, status = os.waitpid(process, os.WNOHANG)

@@ -1,7 +1,7 @@
 """The fuzzer itself: it finds what is planted, and every target runs."""
 
 import os
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def forever(_: Any) -> None:
         while True:
             try:
-                time.sleep(1)
+                sum(range(1000))
             except Exception:  # what a reader might catch
                 continue
 
@@ -61,6 +61,18 @@ def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = run.in_process(target(forever), 0, range(3))
     assert [defect for defect in counts.defects if "did not end" in defect] == counts.defects
     assert len(counts.defects) == 3
+
+
+def test_a_case_that_waits_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(number: int) -> None:
+        if number == 7:
+            threading.Event().wait()
+
+    monkeypatch.setattr(run, "STUCK", 1)
+    numbers = [run.stream(0, "planted", case).randrange(10) for case in range(30)]
+    counts = run.in_process(target(wait), 0, range(30))
+    assert len(counts.defects) == numbers.count(7)
+    assert all("status -9" in defect for defect in counts.defects)
 
 
 def test_memory_without_bound_is_found() -> None:

@@ -2,9 +2,11 @@
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import save
@@ -13,8 +15,10 @@ from fedstill.data import Partition
 from fedstill.errors import RequestError, RunError
 from fedstill.privacy.ledger import Ledger
 from fedstill.report import write_report
+from fedstill.report.source import open_run
 from fedstill.runs.checkpoint import Checkpoints
 from fedstill.runs.folder import RunFolder
+from fedstill.runs.metrics import RoundMetrics
 from fedstill.runs.sets import load_set
 from fedstill.wire.tree import MalformedError, unpack
 
@@ -98,6 +102,19 @@ def test_a_ledger_counts_a_hostile_line_as_an_access(tmp_path: Path) -> None:
     path = tmp_path / "client-00000.jsonl"
     path.write_bytes(b"\n".join((DEEP, LONG, BAD, b"null", b"")))
     assert Ledger(path, 0.1, 1.0).count == 4
+
+
+def test_a_page_of_numbers_that_cannot_be_drawn(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('method = "fedavg"\n')
+    good = RoundMetrics(1, 0.5, 1.0, 10, 10, 1.0, None, [0])
+    lines = [replace(good, round=2, up_bytes=10**400), replace(good, round=3, clients=[2**70])]
+    text = b"\n".join(map(msgspec.json.encode, (good, *lines)))
+    odd = msgspec.json.encode(good).replace(b'"seconds":1.0', b'"seconds":"inf"')
+    (tmp_path / "metrics.jsonl").write_bytes(text + b"\n" + odd.replace(b'"round":1', b'"round":4'))
+    (tmp_path / "summary.json").write_text('{"seconds": 1e999, "model_size": ' + "9" * 400 + "}")
+    page = write_report(tmp_path).read_text()
+    assert "3 of 4 lines cannot be read" in page
+    assert [m.round for m in open_run(tmp_path).rounds] == [1]
 
 
 def test_a_page_of_a_hostile_folder(tmp_path: Path) -> None:

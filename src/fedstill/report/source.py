@@ -19,6 +19,8 @@ from fedstill.version import VERSION
 
 T = TypeVar("T")
 
+_LARGEST = 2**63  # (and no comparison with NaN is true)
+
 
 @dataclass(frozen=True)
 class RunView:
@@ -113,7 +115,16 @@ def _is(value: Any, kind: Any) -> bool:
         msgspec.convert(value, kind)
     except UNREADABLE:
         return False
-    return kind is not None
+    return kind is not None and _drawable(value)
+
+
+def _drawable(value: Any) -> bool:
+    """Whether every number in it is one that can be added up and drawn."""
+    if isinstance(value, dict):
+        return all(_drawable(item) for pair in value.items() for item in pair)
+    if isinstance(value, list):
+        return all(map(_drawable, value))
+    return not isinstance(value, int | float) or abs(value) < _LARGEST
 
 
 def _rounds(path: Path, notes: list[str]) -> list[RoundMetrics]:
@@ -139,7 +150,8 @@ def _metrics(line: bytes) -> RoundMetrics | None:
         table = msgspec.json.decode(line, type=dict[str, Any])
         details = table.get("details") or {}
         table["details"] = {k: v for k, v in details.items() if isinstance(v, int | float)}
-        return msgspec.convert(table, RoundMetrics, strict=False)
+        metrics = msgspec.convert(table, RoundMetrics, strict=False)
+        return metrics if _drawable(msgspec.to_builtins(metrics)) else None
     except (AttributeError, *UNREADABLE):
         return None
 
