@@ -31,7 +31,7 @@ browser: $(READY) ## the pages in headless Chromium; screenshots go to build/scr
 	$(BIN)/python -c "import playwright"
 	$(BIN)/python -m pytest -m browser tests/browser
 
-fuzz: $(READY) ## the fuzzer: a million cases in about half an hour; CASES=20000 for fewer, SEED=1 for others
+fuzz: $(READY) ## the fuzzer: a million cases in about ten minutes; CASES=20000 for fewer, SEED=1 for others
 	$(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED)
 
 check: $(READY) ## style, types and the direction of imports

@@ -60,6 +60,15 @@ def test_a_deep_request_is_refused() -> None:
         resolve({"method": {"name": "fedavg", "x": [DEEP]}})
 
 
+def test_nothing_in_a_list_is_refused() -> None:
+    """TOML has no null: config.toml could not be written."""
+    for width in ([None], [[None]], [{"a": [None]}]):
+        with pytest.raises(RequestError, match="null"):
+            resolve({"method": "fedavg", "model": {"name": "mlp", "width": width}})
+    resolved = resolve({"method": "fedavg", "model": {"name": "mlp", "width": [{"a": None}]}})
+    assert resolved.table["model"]["width"] == [{}]
+
+
 def test_a_number_that_python_does_not_write(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('method = "fedavg"\nquorum = 0x' + "f" * 5000)

@@ -12,6 +12,7 @@ of its own, so that a crash of a library costs one case and not the rest.
 
 import argparse
 import faulthandler
+import logging
 import mmap
 import os
 import resource
@@ -158,6 +159,7 @@ def _child(target: Target, seed: int, cases: Sequence[int], at: mmap.mmap, answe
     try:
         faulthandler.enable()
         warnings.simplefilter("ignore")
+        logging.disable()
         torch.set_num_threads(1)
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))

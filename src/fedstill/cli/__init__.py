@@ -1,6 +1,7 @@
 """The ``fedstill`` command."""
 
 import io
+import logging
 import os
 import signal
 import sys
@@ -77,6 +78,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may know ASCII only
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # it reports what is refused anyway
     signal.signal(signal.SIGTERM, _as_interrupt)
     keep_freed_memory()
 

@@ -127,11 +127,17 @@ def as_table(value: Any) -> Any:
 
 def without_none(table: Mapping[str, Any]) -> Table:
     """The table without its open settings: TOML has no null."""
-    return {
-        k: without_none(v) if isinstance(v, Mapping) else v
-        for k, v in table.items()
-        if v is not None
-    }
+    return {k: _without_none(v) for k, v in table.items() if v is not None}
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_none(value)
+    if not isinstance(value, list):
+        return value
+    if None in value:
+        raise RequestError("configuration: a list holds nothing (null) in place of a value")
+    return [_without_none(item) for item in value]
 
 
 def convert(table: Any, kind: type[T], path: str) -> T:
