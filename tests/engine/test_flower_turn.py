@@ -181,18 +181,50 @@ def test_tables_and_arrays_with_odd_records(form: str, tmp_path: Path) -> None:
 
 def test_the_budget_is_charged_before_records_are_opened(tmp_path: Path) -> None:
     built = experiment(PRIVATE)
-    folder = tmp_path / "node"
-    config = {"data": str(tmp_path / "not there"), "folder": str(folder)}
-    said = introduction(lambda: describe(built).text, {"partition-id": 0, **config})
-    assert said.error is None  # the records are not looked at
-    assert ask(built, config).error == "records"
-    (ledger,) = folder.rglob("*.jsonl")
-    assert len(ledger.read_bytes().splitlines()) == 1
     plan = built.plan
     assert plan is not None
+    folder, damaged = tmp_path / "node", tmp_path / "own.npz"
+    damaged.write_bytes(b"no archive")
+    config = {"data": str(damaged), "folder": str(folder)}
+    said = introduction(lambda: describe(built).text, {"partition-id": 0, **config})
+    assert said.error is None  # the records are not looked at
+    assert not list(folder.rglob("*.jsonl"))
+    answer = ask(built, config)  # and whatever is in them, there is an answer
+    assert answer.error is None
+    assert answer.message
+    (ledger,) = folder.rglob("*.jsonl")
+    assert len(ledger.read_bytes().splitlines()) == 1
     little = {**config, "epsilon": plan.spent(1) * 1.001}
-    assert ask(built, little).error == "budget"  # and not "records"
+    assert ask(built, little).error == "budget"
     assert ask(built, little).spent
+
+
+@pytest.mark.parametrize("privacy", [None, PRIVATE])
+def test_a_path_that_is_not_there_is_refused_before_anything_is_counted(
+    privacy: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    built = experiment(privacy)
+    config = {"data": str(tmp_path / "not there"), "folder": str(tmp_path / "node")}
+    said = introduction(lambda: describe(built).text, {"partition-id": 0, **config})
+    assert said.error == ask(built, config).error == "records"
+    assert not (tmp_path / "node").exists()
+
+
+def test_a_dangling_link_among_the_images_does_not_count(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "data")
+    (folder / "3" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    config = {"data": str(folder), "folder": str(tmp_path / "node")}
+    assert ask(experiment(PRIVATE), config).error is None
+
+
+def test_the_server_cannot_make_a_node_decode_at_other_sizes(tmp_path: Path) -> None:
+    built = experiment()
+    config = {"data": str(image_folder(tmp_path / "data")), "folder": str(tmp_path / "node")}
+    assert ask(built, config).error is None
+    before = sorted((tmp_path / "cache").iterdir())
+    hostile = with_config(built, data={"name": "digits", "image_size": 300})
+    assert ask(built, config, config=hostile).error is None
+    assert sorted((tmp_path / "cache").iterdir()) == before
 
 
 def test_four_turns_at_once_keep_within_the_budget(tmp_path: Path) -> None:
@@ -335,6 +367,8 @@ def test_a_server_cannot_fill_the_disk_with_states(tmp_path: Path) -> None:
         ({}, lambda d: {"config": {**d.config, "engine": {"name": "flower", "threads": 500}}}),
         ({"max-threads": 1}, lambda d: {"config": {**d.config, "engine": {"threads": 2}}}),
         ({}, lambda d: {"config": {**d.config, "method": {"name": "feddm", "iterations": 10**6}}}),
+        ({}, lambda d: {"config": {**d.config, "rounds": 10**15}}),
+        ({}, lambda d: {"config": {**d.config, "rounds": 99_999, "clients": 99_999}}),
         ({"max-iterations": 9}, lambda d: {"config": {**d.config, "method": {"name": "feddm"}}}),
     ],
 )
@@ -369,12 +403,12 @@ import torch
 from fedstill.client import Answer, ClientRunner
 from fedstill.engine.flower import turn
 from fedstill.engine.flower.codes import code_of
-from fedstill.engine.flower.limits import memory_limit
+from fedstill.engine.flower.limits import limit_memory
 
 for most, wanted in ((2**30, 2**32), (2**33, 2**28)):
     try:
-        with memory_limit(most):
-            torch.ones(wanted, dtype=torch.uint8)
+        limit_memory(most)
+        torch.ones(wanted, dtype=torch.uint8)
         print("enough")
     except Exception as error:
         print(code_of(error))

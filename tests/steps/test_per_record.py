@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.models import MLP, ConvNet, Model, ResNet18
+from fedstill.privacy.mechanism import clip_factors
 from fedstill.rng import Rng
 from fedstill.steps.gradient import batch_gradient, tracked
-from fedstill.steps.per_record import Outer, per_record_gradients, weight_gradients
+from fedstill.steps.per_record import Gradients, Outer, per_record_gradients, weight_gradients
 from fedstill.types import Params, Task
 from tests.privacy.doors import some_records, toy_task
 
@@ -69,7 +70,7 @@ def test_it_is_one_record_after_the_other(name: str) -> None:
         stacked = torch.stack([gradient[key] for gradient in expected])
         assert torch.allclose(dense[key], stacked, atol=2e-5)
         wanted = torch.einsum("kb,b...->k...", shares, stacked)
-        assert torch.allclose(sums[key], wanted, atol=1e-4)
+        assert torch.allclose(sums[key].float(), wanted, atol=1e-4)
 
 
 def test_matrices_of_known_layers_are_not_multiplied_out() -> None:
@@ -92,3 +93,22 @@ def test_inputs_and_global_state_are_left_alone() -> None:
     assert all(torch.equal(v, before[k]) for k, v in params.items())
     assert not any(v.requires_grad for v in params.values())
     assert not x.requires_grad
+
+
+@pytest.mark.parametrize("clip", [1e-6, 1.0])
+@pytest.mark.parametrize("powers", [(-30, 18), (-40, 38), (18, -23), (0, 17), (38, -38), (-8, 4)])
+def test_the_clip_holds_for_columns_and_rows_of_any_size(
+    clip: float, powers: tuple[int, int]
+) -> None:
+    """One may be so small that its square vanishes in single precision, the other very large: a
+    server that chooses the weights can make them so."""
+    draw = Rng(1).torch()
+    column = torch.rand(3, 5, generator=draw) * 10.0 ** powers[0]
+    row = torch.rand(3, 4000, generator=draw) * 10.0 ** powers[1]
+    vectors = Gradients({"linear": Outer(column, row)})
+    for record in range(3):
+        share = clip_factors(vectors, clip)
+        usable = vectors.squared_norms() < 1e36
+        share = torch.where(torch.arange(3) == record, share, 0.0) * usable
+        clipped = vectors.weighted(share)["linear"].double()
+        assert float(clipped.norm()) <= clip * (1 + 1e-4)

@@ -99,7 +99,8 @@ def _tolerant(path: Path, form: _Form, settings: DataSettings) -> Split:
     if files := parquet_files(path, "train"):
         return _cached(path, files, form, settings, _tolerant_parquet)
     root = path / "train" if (path / "train").is_dir() else path
-    files = [file for kind in class_folders(root) for file in image_files(kind)]
+    images = [file for kind in class_folders(root) for file in image_files(kind)]
+    files = [file for file in images if file.is_file()]  # no dangling links
     return _cached(path, files, form, settings, _tolerant_images)
 
 

@@ -6,8 +6,8 @@ that the record is there. So such records are left out, and a node without a sin
 empty one, which answers with noise. The form of all records is the task's, never that of the first
 one. What is left out is written to the node's log.
 
-Files that are missing as a whole, or have no such column, are an error: the node's configuration
-names them, not a record.
+Files that cannot be read as a whole, or have no such column, are an error here, which the node
+answers with noise alone (``engine/flower/node.py``).
 """
 
 import warnings

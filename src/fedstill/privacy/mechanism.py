@@ -15,9 +15,9 @@ concatenation still changes by at most C: one access. The number of records of a
 private too. Either it is part of the same release (``count`` below: a constant appended to every
 v_i, the whole clipped to norm C), or a public number is used.
 
-No record can make a release fail: a v_i that is not finite, or cannot be computed, counts as zero,
-and a sample without a single record is zeros of the public shapes, with the same noise. Otherwise
-whether a release exists would tell, without noise, whether a record does.
+No record can make a release fail: a v_i that is not finite, is longer than 1e18, or cannot be
+computed, counts as zero, and a sample without a single record is zeros of the public shapes, with
+the same noise. Otherwise whether a release exists would tell, without noise, whether a record does.
 """
 
 import math
@@ -37,6 +37,7 @@ from fedstill.types import Params
 # The share s of the clip that a released count takes: its noise is sigma / s records, and
 # sqrt(1 - s^2), 95% of the clip, is left for the record's vector.
 COUNT_SHARE = 0.3
+_LONGEST = 1e18  # norm of a record's vector; a longer one counts as zero
 _MOST_FLOATS = 2**24  # of per-record vectors in memory at once: 64 MB
 
 
@@ -178,7 +179,8 @@ class PrivateRecords:
             alone = (_select(part, torch.tensor([i])) for i in range(len(part)))
             return [found for one in alone for found in self._vectors(per_record, one)]
         vectors = _checked(computed, len(part))
-        good = torch.isfinite(vectors.squared_norms()).cpu()
+        # False for NaN, too. A longer vector's factor would be too small for single precision.
+        good = (vectors.squared_norms() < _LONGEST**2).cpu()
         if bool(good.all()):
             return [(part, vectors)]
         rest = _select(part, good)

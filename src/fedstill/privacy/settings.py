@@ -30,9 +30,9 @@ class PrivacySettings:
 
     epsilon: Annotated[float, Meta(gt=0)] | None = None
     delta: Annotated[float, Meta(gt=0, lt=1)] = DELTA
-    sigma: Annotated[float, Meta(gt=0)] | None = None
+    sigma: Annotated[float, Meta(ge=1e-3, le=1e6)] | None = None
     clip: Annotated[float, Meta(ge=1e-6)] = 1.0  # squares of smaller norms lose digits
-    sampling_rate: Annotated[float, Meta(gt=0, le=1)] | None = None
+    sampling_rate: Annotated[float, Meta(ge=1e-9, le=1)] | None = None
     expected_batch: Annotated[float, Meta(gt=0)] | None = None
     public_size: Annotated[int, Meta(ge=1)] | tuple[Annotated[int, Meta(ge=1)], ...] | None = None
     classes: Literal["all", "declared"] = "all"

@@ -49,20 +49,27 @@ class Gradients:
     parts: Mapping[str, Tensor | Outer]
 
     def squared_norms(self) -> Tensor:
-        """Per record, over all weights together."""
+        """Per record, over all weights together.
+
+        The norms of a column and its row in double precision from the start: one may be so small
+        that its square vanishes in single precision, and the other so large that it matters.
+        """
         squares = [
-            row_squares(v.column) * row_squares(v.row) if isinstance(v, Outer) else row_squares(v)
+            row_squares(v.column.double()) * row_squares(v.row.double())
+            if isinstance(v, Outer)
+            else row_squares(v)
             for v in self.parts.values()
         ]
         return torch.stack(squares).sum(0)
 
     def weighted(self, shares: Tensor) -> Params:
-        """Weighted sums; ``shares`` are [..., records]."""
+        """Weighted sums; ``shares`` are [..., records]. Those of linear layers are in double
+        precision: a share of a tiny column would be rounded, and its row be multiplied by that."""
         sums: Params = {}
         for name, v in self.parts.items():
             if isinstance(v, Outer):
-                column = shares.to(v.column.dtype)[..., None] * v.column
-                sums[name] = column.transpose(-2, -1) @ v.row
+                column = shares.double()[..., None] * v.column.double()
+                sums[name] = column.transpose(-2, -1) @ v.row.double()
             else:
                 rows = shares.to(v.dtype) @ v.flatten(1)
                 sums[name] = rows.view(*shares.shape[:-1], *v.shape[1:])

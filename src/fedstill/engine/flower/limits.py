@@ -2,8 +2,7 @@
 
 import resource
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from fedstill.engine.flower.codes import Refusal
@@ -11,16 +10,14 @@ from fedstill.engine.flower.codes import Refusal
 T = TypeVar("T")
 
 
-@contextmanager
-def memory_limit(most: int) -> Iterator[None]:
-    """At most so many bytes of memory: an allocation beyond it fails, and the node stays up."""
-    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+def limit_memory(most: int) -> None:
+    """At most so many bytes of memory: an allocation beyond it fails, and the node stays up.
+
+    For the rest of the process, which has one message: a turn that was given up may go on in it.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
 
 
 class _Outcome(Generic[T]):

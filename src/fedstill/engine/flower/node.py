@@ -19,6 +19,7 @@ import dataclasses
 import hashlib
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -147,9 +148,11 @@ def _deployed(description: Description, terms: NodeTerms, folder: Path, experime
     """The node of a deployment: nothing is opened yet."""
     terms.check_code(description.config)
     built = _without_records(description, terms)
-    terms.check_work(built.method, built.experiment.engine.threads)
+    terms.check_work(built.method, built.experiment)
     built = _within_budget(built, terms, folder / "ledger")
     if terms.data is not None:
+        if not Path(terms.data).expanduser().exists():
+            raise Refusal("records", f"data = {terms.data}: no such file or folder")
         _pin(folder / "task.json", description)
     elif built.experiment.partition == "nodes":
         raise Refusal("request", "the node's configuration has no data: where are its records?")
@@ -190,12 +193,17 @@ def _data_section(description: Description, terms: NodeTerms) -> Table:
     chosen = {
         "name": name,
         "dir": terms.data_dir,
-        # Resized to the task's own shape, to which the node is bound.
-        "image_size": terms.image_size or section.get("image_size"),
+        "image_size": terms.image_size or _resized(section, description),
         "label_column": terms.label_column,
         "image_column": terms.image_column,
     }
     return own | {key: value for key, value in chosen.items() if value is not None}
+
+
+def _resized(section: Table, description: Description) -> int | None:
+    """The experiment's image size, if it is that of its task, to which the node is bound."""
+    size = section.get("image_size")
+    return size if isinstance(size, int) and description.shape[1:] == (size, size) else None
 
 
 def public_dataset(description: Description, settings: DataSettings) -> Dataset:
@@ -271,13 +279,7 @@ def _with_records(
     """The same with this node's records."""
     experiment, client = built.experiment, terms.partition_id
     if terms.data is not None:
-        split = load_node_data(
-            Path(terms.data),
-            experiment.data,
-            description.shape,
-            description.class_names,
-            tolerant=experiment.privacy is not None,
-        )
+        split = _own_records(built, terms.data)
         dataset = dataclasses.replace(built.dataset, train=split)
         owner = torch.full((len(split),), client, dtype=torch.int32)
         partition = Partition(owner, description.clients)
@@ -293,6 +295,22 @@ def _with_records(
     return dataclasses.replace(
         built, dataset=dataset, partition=partition, plan=plan, given_model=built.model
     )
+
+
+def _own_records(built: BuiltExperiment, path: str) -> Split:
+    """The node's own records. With privacy on, nothing about them may fail observably: what cannot
+    be opened counts as no records, and the node answers with noise."""
+    data, settings = built.dataset, built.experiment.data
+    if built.experiment.privacy is None:
+        return load_node_data(Path(path), settings, data.shape, data.class_names)
+    try:
+        return load_node_data(Path(path), settings, data.shape, data.class_names, tolerant=True)
+    except Exception as error:
+        warnings.warn(
+            f"the records cannot be opened, so this node answers with noise alone: {error}",
+            stacklevel=2,
+        )
+        return data.train
 
 
 def _refuse_other_data(loaded: BuiltExperiment, description: Description) -> None:

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from fedstill.config import Experiment
 from fedstill.config.nested import as_table
 from fedstill.engine.flower.codes import Refusal
 from fedstill.engine.flower.description import Description
@@ -33,6 +34,7 @@ from fedstill.privacy.settings import DELTA
 from fedstill.types import AnyMethod
 
 NodeConfig = Mapping[str, Any]
+_TURNS = 100  # rounds times clients, in units of max-iterations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +122,18 @@ class NodeTerms:
                 f"{description.clients - 1}",
             )
 
-    def check_work(self, method: AnyMethod, threads: int) -> None:
-        """Refuse settings that would compute for too long."""
+    def check_work(self, method: AnyMethod, experiment: Experiment) -> None:
+        """Refuse settings that would compute for too long; planning goes through all rounds."""
+        threads, rounds = experiment.engine.threads, experiment.rounds
         if threads > self.threads:
             raise self._beyond("engine.threads", threads, "max-threads", self.threads)
-        for name, value in as_table(method).items():
+        counts = {f"method.{name}": value for name, value in as_table(method).items()}
+        for name, value in {**counts, "rounds": rounds}.items():
             if isinstance(value, int) and value > self.max_iterations:
-                raise self._beyond(f"method.{name}", value, "max-iterations", self.max_iterations)
+                raise self._beyond(name, value, "max-iterations", self.max_iterations)
+        turns, most = rounds * (experiment.clients or 1), _TURNS * self.max_iterations
+        if turns > most:
+            raise self._beyond("rounds x clients", turns, "max-iterations", most)
 
     @staticmethod
     def _beyond(name: str, value: int, limit: str, most: int) -> Refusal:

@@ -5,6 +5,7 @@ simulated node, on the server's own machine, sends the words.
 """
 
 import dataclasses
+import math
 import os
 import sys
 import traceback
@@ -14,12 +15,13 @@ from typing import TypeVar
 
 from fedstill.client import Answer, Work
 from fedstill.engine.flower.codes import CODES, code_of, is_out_of_memory
-from fedstill.engine.flower.limits import memory_limit, within_seconds
+from fedstill.engine.flower.limits import limit_memory, within_seconds
 from fedstill.engine.flower.node import SIMULATION, node_for
 from fedstill.engine.flower.terms import NodeConfig, NodeTerms
 from fedstill.errors import BudgetSpent, FedstillError
 
 T = TypeVar("T")
+_INTRODUCTION_SECONDS = 600.0  # to open the records, where there is no privacy
 _NOBODY = -1  # the client of a message that cannot be read
 
 
@@ -40,7 +42,7 @@ def introduction(experiment: Callable[[], str], config: NodeConfig) -> Introduct
         return Introduction(node.client)
 
     try:
-        return _limited(config, introduce)
+        return _limited(config, introduce, _INTRODUCTION_SECONDS)
     except Exception as error:
         return Introduction(_NOBODY, _for_server(error))
 
@@ -61,13 +63,13 @@ def turn(work: Callable[[], Work], experiment: Callable[[], str], config: NodeCo
         return Answer(client, error=_for_server(error), spent=isinstance(error, BudgetSpent))
 
 
-def _limited(config: NodeConfig, compute: Callable[[], T]) -> T:
+def _limited(config: NodeConfig, compute: Callable[[], T], seconds: float = math.inf) -> T:
     """Within the node's limits; a simulated node has those of its machine."""
     if SIMULATION in os.environ:
         return compute()
     terms = NodeTerms.of(config)
-    with memory_limit(terms.memory):
-        return within_seconds(terms.max_seconds, compute)
+    limit_memory(terms.memory)
+    return within_seconds(min(seconds, terms.max_seconds), compute)
 
 
 def _for_server(error: Exception) -> str:
