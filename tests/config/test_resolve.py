@@ -61,6 +61,23 @@ def test_the_resolved_table_is_complete_and_resolves_to_itself(tmp_path: Path) -
         ({"method": "fedavg", "participation": 0}, "participation: expected float > 0"),
         ({"method": "fedavg", "participation": 1.2}, "participation: expected float <= 1"),
         ({"method": "fedavg", "quorum": 2}, "quorum: expected float <= 1"),
+        # Planning with such numbers would take for ever, or lose all digits.
+        (
+            {"method": "fedavg", "privacy": {"sigma": 1e-9}},
+            "privacy.sigma: expected float >= 0.001",
+        ),
+        (
+            {"method": "fedavg", "privacy": {"sigma": 1e9}},
+            "privacy.sigma: expected float <= 1000000.0",
+        ),
+        (
+            {"method": "fedavg", "privacy": {"epsilon": 3.0, "sampling_rate": 1e-12}},
+            "privacy.sampling_rate: expected float >= 1e-09",
+        ),
+        (
+            {"method": "fedavg", "privacy": {"epsilon": 3.0, "clip": 1e-9}},
+            "privacy.clip: expected float >= 1e-06",
+        ),
         ({"method": "fedavg", "seed": -1}, "seed: expected int >= 0"),
         (
             {"method": {"name": "fedavg", "learning_rate": 0}},

@@ -173,13 +173,16 @@ def test_the_sample_is_poisson(tmp_path: Path) -> None:
     assert float(drawn.sum(1).var()) == pytest.approx(100 * 0.1 * 0.9, rel=0.15)
 
 
-def test_a_record_that_is_not_finite_counts_as_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, 3e38, 1e19])
+def test_a_record_that_is_not_finite_or_far_too_long_counts_as_nothing(
+    value: float, tmp_path: Path
+) -> None:
     task = toy_task()
     records = some_records(task, 6)
 
     def poisoned(part: Records) -> Params:
         values = part.index.float()[:, None].repeat(1, 4)
-        values[part.index == 2] = math.nan
+        values[part.index == 2] = value
         return {"values": values}
 
     total = door(tmp_path, records, task).noisy_sum(poisoned)["values"]

@@ -54,3 +54,8 @@ def row_squares(v: Tensor) -> Tensor:
     """
     blocks = [torch.linalg.vecdot(b, b).double() for b in v.flatten(1).split(_BLOCK, 1)]
     return torch.stack(blocks).sum(0)
+
+
+def power_of_two(size: Tensor) -> Tensor:
+    """The largest power of two that is not above ``size``: to divide by it is exact."""
+    return torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent - 1)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedstill.models.model import Model
+from fedstill.steps.arithmetic import power_of_two
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.matching import compiler_found, padded, same
 from fedstill.types import Params, Task
@@ -92,17 +93,12 @@ def _cosines(a: Tensor, b: Tensor) -> Tensor:
     # The cosine does not depend on the scale, but squares of very short or long rows would under-
     # or overflow. Scaling by a power of two is exact.
     a, b = (
-        torch.where(there, rows / torch.where(there, _power_of_two(size), 1.0), 0.0)
+        torch.where(there, rows / torch.where(there, power_of_two(size), 1.0), 0.0)
         for rows, size in zip((a, b), sizes, strict=True)
     )
     here = there.squeeze(1)
     lengths = [torch.where(here, rows.square().sum(1), 1.0).sqrt() for rows in (a, b)]
     return (a * b).sum(1) / lengths[0] / lengths[1]
-
-
-def _power_of_two(size: Tensor) -> Tensor:
-    """The largest power of two that is not above ``size``."""
-    return torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent - 1)
 
 
 def weight_gradient(

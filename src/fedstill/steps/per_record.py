@@ -25,59 +25,9 @@ from fedstill.models.model import Model
 from fedstill.models.separate import Separate
 from fedstill.records import Records
 from fedstill.rng import Rng
-from fedstill.steps.arithmetic import row_squares
 from fedstill.steps.matching import same
+from fedstill.steps.record_gradients import Gradients, Outer
 from fedstill.types import Params, Task
-
-
-@dataclass(frozen=True)
-class Outer:
-    """One rank-1 matrix per record, kept as a column and a row; not multiplied out."""
-
-    column: Tensor  # [records, out]
-    row: Tensor  # [records, in]
-
-    def dense(self) -> Tensor:
-        return self.column[:, :, None] * self.row[:, None, :]
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """Weight gradients of some records. Those of linear layers are not multiplied out: their
-    norm is the product of two norms, and their weighted sum is one matrix product."""
-
-    parts: Mapping[str, Tensor | Outer]
-
-    def squared_norms(self) -> Tensor:
-        """Per record, over all weights together.
-
-        The norms of a column and its row in double precision from the start: one may be so small
-        that its square vanishes in single precision, and the other so large that it matters.
-        """
-        squares = [
-            row_squares(v.column.double()) * row_squares(v.row.double())
-            if isinstance(v, Outer)
-            else row_squares(v)
-            for v in self.parts.values()
-        ]
-        return torch.stack(squares).sum(0)
-
-    def weighted(self, shares: Tensor) -> Params:
-        """Weighted sums; ``shares`` are [..., records]. Those of linear layers are in double
-        precision: a share of a tiny column would be rounded, and its row be multiplied by that."""
-        sums: Params = {}
-        for name, v in self.parts.items():
-            if isinstance(v, Outer):
-                column = shares.double()[..., None] * v.column.double()
-                sums[name] = column.transpose(-2, -1) @ v.row.double()
-            else:
-                rows = shares.to(v.dtype) @ v.flatten(1)
-                sums[name] = rows.view(*shares.shape[:-1], *v.shape[1:])
-        return sums
-
-    def dense(self) -> Params:
-        """[records, *shape] per weight tensor."""
-        return {k: v.dense() if isinstance(v, Outer) else v for k, v in self.parts.items()}
 
 
 @dataclass(frozen=True)
@@ -261,7 +211,7 @@ def _pair(value: Any) -> tuple[int, int]:
 def _linear(call: _Call, output_gradient: Tensor) -> dict[str, Tensor | Outer]:
     gradient: dict[str, Tensor | Outer] = {}
     if "weight" in call.names:
-        gradient[call.names["weight"]] = Outer(output_gradient, call.input)
+        gradient[call.names["weight"]] = Outer.of(output_gradient, call.input)
     if "bias" in call.names:
         gradient[call.names["bias"]] = output_gradient
     return gradient
