@@ -99,7 +99,7 @@ def private_run(out: Path, **settings: Any) -> Path:
 def test_a_run_is_audited_and_keeps_the_result(tmp_path: Path) -> None:
     out = private_run(tmp_path / "run")
     summary = json.loads((out / "summary.json").read_text())
-    done, found = answer(str(out), "--canaries", "2000", *SURE)
+    done, found = answer(str(out), *SURE)
     assert "not refuted: this proves nothing by itself" in done.output
     kept = json.loads((out / "audit.json").read_text())
     assert kept["verdict"] == found["verdict"] == "not refuted"
