@@ -7,13 +7,13 @@ import pytest
 from fedstill.config import resolve
 from fedstill.config.registry import build_model
 from fedstill.errors import RequestError
-from fedstill.reproduce.recipe import SCALES, load_recipe, parse_recipe, recipe_names
+from fedstill.reproduce.recipe import load_recipe, parse_recipe, recipe_names
 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_cell_is_an_experiment(name: str) -> None:
     recipe = load_recipe(name)
-    for scale in SCALES:
+    for scale in recipe.scales:
         cells = recipe.cells(scale)
         assert cells
         assert len({cell.folder for cell in cells}) == len(cells)
@@ -23,6 +23,19 @@ def test_every_cell_is_an_experiment(name: str) -> None:
             if scale == "smoke":
                 assert experiment.data.name == "digits"
                 assert experiment.rounds == 1
+
+
+def test_a_scale_that_the_recipe_lacks_is_refused() -> None:
+    table = {"title": "t", "source": "s", "rows": {"A": {"method": "fedavg"}}, "columns": {"B": {}}}
+    recipe = parse_recipe("r", {**table, "only_published": False})
+    assert recipe.scales == ["smoke", "cpu", "paper"]
+    with pytest.raises(RequestError, match=r"--scale cpu-long: r has smoke, cpu, paper only"):
+        recipe.cells("cpu-long")
+    longer = parse_recipe(
+        "r", {**table, "only_published": False, "scales": {"cpu_long": {"settings": {"rounds": 7}}}}
+    )
+    (cell,) = longer.part("cpu-long", ["A"], []).cells("cpu-long")
+    assert cell.request["rounds"] == 7
 
 
 def test_the_recipes_of_the_issue_are_there() -> None:

@@ -49,7 +49,10 @@ class Cells:
 def reproduce_command(
     recipe: Annotated[str, typer.Argument(help="One of `fedstill list recipes`.")],
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds), cpu (about an hour) or paper (as published).")
+        str,
+        typer.Option(
+            help="smoke (seconds), cpu (about an hour), cpu-long (a night) or paper (as published)."
+        ),
     ] = "smoke",
     seeds: Annotated[int, typer.Option(help="Runs per cell, with seeds 0, 1, ...")] = 1,
     row: Annotated[

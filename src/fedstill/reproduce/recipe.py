@@ -3,8 +3,9 @@
 A recipe has rows and columns, each with some settings; a cell is one of both. Its experiment is
 four layers, each over the one before: the recipe's, the row's, the column's and the scale's. A
 layer has settings for all cells, and in ``methods.NAME`` settings for the cells of one method.
-The scales are ``paper`` (as printed), ``cpu`` (real data, two cores, about an hour) and ``smoke``
-(built-in data, seconds). A file may build on another: ``extends = "_feddm"``.
+The scales are ``paper`` (as printed), ``cpu-long`` (real data, two cores, a night: settings chosen
+to reach the printed accuracy, not to repeat the printed budget), ``cpu`` (about an hour) and
+``smoke`` (built-in data, seconds). A file may build on another: ``extends = "_feddm"``.
 """
 
 import tomllib
@@ -17,8 +18,8 @@ from fedstill.config import spelled_out
 from fedstill.config.nested import Table, convert, merged
 from fedstill.errors import RequestError, did_you_mean
 
-ScaleName = Literal["smoke", "cpu", "paper"]
-SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "paper")
+ScaleName = Literal["smoke", "cpu", "cpu-long", "paper"]
+SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "cpu-long", "paper")
 Measure = Literal["accuracy", "best_accuracy", "floats"]
 Number = float | list[float]  # a value, or a value and its spread
 
@@ -37,14 +38,21 @@ class Scale:
 
 @dataclass(frozen=True)
 class Scales:
-    """What each scale changes."""
+    """What each scale changes. Not every recipe has a ``cpu_long``."""
 
     smoke: Scale = field(default_factory=Scale)
     cpu: Scale = field(default_factory=Scale)
+    cpu_long: Scale | None = None
     paper: Scale = field(default_factory=Scale)
 
-    def __getitem__(self, name: ScaleName) -> Scale:
-        return {"smoke": self.smoke, "cpu": self.cpu, "paper": self.paper}[name]
+    @property
+    def by_name(self) -> dict[ScaleName, Scale]:
+        """The scales that the recipe has."""
+        return {name: scale for name in SCALES if (scale := getattr(self, _field(name)))}
+
+    def replaced(self, name: ScaleName, scale: Scale) -> "Scales":
+        """The same with another ``scale`` of this name."""
+        return replace(self, **{_field(name): scale})
 
 
 @dataclass(frozen=True)
@@ -92,8 +100,17 @@ class Recipe:
     name: str
     contents: Contents
 
+    @property
+    def scales(self) -> list[ScaleName]:
+        """The scales at which it can be run."""
+        return list(self.contents.scales.by_name)
+
     def scale(self, name: ScaleName) -> Scale:
-        return self.contents.scales[name]
+        """What a scale changes; refused where the recipe does not have it."""
+        found = self.contents.scales.by_name
+        if name not in found:
+            raise RequestError(f"--scale {name}: {self.name} has {', '.join(found)} only")
+        return found[name]
 
     def part(self, scale: ScaleName, rows: Sequence[str], columns: Sequence[str]) -> "Recipe":
         """The same with these rows and columns alone at a scale, even if that leaves them out;
@@ -108,7 +125,7 @@ class Recipe:
                     raise RequestError(f"{option} {name}: not there{did_you_mean(name, there)}")
         old = self.scale(scale)
         new = replace(old, rows=list(rows) or old.rows, columns=list(columns) or old.columns)
-        narrowed = Recipe(self.name, replace(known, scales=replace(known.scales, **{scale: new})))
+        narrowed = Recipe(self.name, replace(known, scales=known.scales.replaced(scale, new)))
         if not narrowed.cells(scale):
             raise RequestError(f"{self.name}: the paper has no number in those rows and columns")
         return narrowed
@@ -174,8 +191,7 @@ def parse_recipe(name: str, table: Mapping[str, Any]) -> Recipe:
     named = {"published": set(contents.published) - rows}
     for row, values in contents.published.items():
         named[f"published.{row}"] = set(values) - columns
-    for scale in SCALES:
-        part = contents.scales[scale]
+    for scale, part in contents.scales.by_name.items():
         named[f"scales.{scale}.rows"] = set(part.rows or ()) - rows
         named[f"scales.{scale}.columns"] = set(part.columns or ()) - columns
     for key, strangers in named.items():
@@ -189,6 +205,10 @@ def _table(name: str) -> Table:
     table = tomllib.loads(file.read_text(encoding="utf-8"))
     base = table.get("extends")
     return merged(_table(base), table) if base else table
+
+
+def _field(scale: ScaleName) -> str:
+    return scale.replace("-", "_")
 
 
 def _number(value: Number | None) -> tuple[float | None, float | None]:
