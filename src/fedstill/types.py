@@ -211,6 +211,9 @@ class Method(ABC, Generic[S, D, C, U]):
     sends_sets: ClassVar[bool] = False
     # Defaults of a private run, for settings that the user did not set.
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    # Of these: the first decides what the others mean, as an optimiser does for its learning rate.
+    # A private default of the others is used only with the private default of the first.
+    PRIVATE_TOGETHER: ClassVar[tuple[tuple[str, ...], ...]] = ()
     # What to do instead of a ``[defence]``, if the clients send no sets.
     instead_of_defence: ClassVar[str] = "leave it out"
 

@@ -122,3 +122,19 @@ def test_only_what_matters_to_the_result_counts_as_changed() -> None:
     assert changed_keys(base, same) == []
     other = {"rounds": 4, "engine": {"workers": 1, "threads": 2}, "data": {"name": "x"}}
     assert changed_keys(base, other) == ["engine.threads", "rounds"]
+
+
+def test_a_private_rate_comes_with_its_optimiser_or_not_at_all() -> None:
+    """Adam, the private default, at SGD's rate of 1 destroys the images."""
+
+    def settings(**given: Any) -> tuple[str, float]:
+        method = {"name": "feddm", **given}
+        resolved = resolve({"method": method, "privacy": {"sigma": 1.0}}).method
+        return resolved["pixel_optimiser"], resolved["pixel_learning_rate"]
+
+    assert settings() == ("adam", 0.1)
+    assert settings(pixel_optimiser="adam") == ("adam", 0.1)
+    assert settings(pixel_optimiser="sgd") == ("sgd", 1.0)
+    assert settings(pixel_optimiser="sgd", pixel_learning_rate=2.0) == ("sgd", 2.0)
+    with pytest.raises(RequestError, match=r"pixel_learning_rate: what 1\.0 .*pixel_optimiser"):
+        settings(pixel_learning_rate=1.0)

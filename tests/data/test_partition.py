@@ -21,7 +21,7 @@ MNIST_LIKE = torch.arange(60_000) % 10
 alphas = st.floats(min_value=1e-3, max_value=1e3) | st.sampled_from([1e-300, 1e-10, 5e-3, 1e308])
 specs = st.one_of(
     st.just(Iid()),
-    st.builds(Dirichlet, alphas),
+    st.builds(Dirichlet, alphas, st.booleans()),
     st.builds(Quantity, alphas),
     st.builds(Classes, st.integers(1, 6)),
 )
@@ -121,6 +121,7 @@ def test_the_seed_decides_every_bit(spec: str) -> None:
     [
         ("iid", "f3197c6daa34"),
         ("dirichlet:0.1", "0f2199f1253e"),
+        ("dirichlet:0.1:balanced", "53855f1ccc15"),
         ("classes:2", "6390113b45cc"),
         ("quantity:0.5", "0d97819cf455"),
     ],
@@ -161,6 +162,34 @@ def test_dirichlet_is_the_distribution_it_says() -> None:
         assert float((shares.mean(0) - 0.2).abs().max()) < 0.07
         expected = 0.2 * 0.8 / (5 * alpha + 1)
         assert float(shares.var(0).mean()) == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.parametrize("alpha", [0.005, 0.01, 0.1, 0.5])
+def test_balanced_dirichlet_fills_no_client_beyond_its_last_class(alpha: float) -> None:
+    for seed in range(5):
+        part = partition(MNIST_LIKE, Dirichlet(alpha, balanced=True), 10, 10, Rng(seed))
+        counts = part.counts(MNIST_LIKE, 10)
+        before_last = counts.cumsum(1) - counts
+        # Whoever gets records of a class had less than its even share before.
+        assert int(before_last[counts > 0].max()) < 6000
+        assert int(part.sizes.min()) >= 10
+
+
+def test_balanced_dirichlet_is_plain_until_a_client_is_full() -> None:
+    # One class: nobody is full before it, so the shares are a plain Dirichlet draw.
+    labels = torch.zeros(2000, dtype=torch.int64)
+    draws = [
+        partition(labels, Dirichlet(1.0, balanced=True), 5, 1, Rng(seed), allow_empty=True).sizes
+        for seed in range(600)
+    ]
+    shares = torch.stack(draws) / 2000
+    assert float((shares.mean(0) - 0.2).abs().max()) < 0.03
+    assert float(shares.var(0).mean()) == pytest.approx(0.2 * 0.8 / 6, rel=0.15)
+
+
+def test_impossible_balanced_partitions_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"of 20 clients without 10 records.*fewer clients"):
+        partition(MNIST_LIKE[:100], "dirichlet:1:balanced", 20, 10, RNG)
 
 
 def test_impossible_dirichlet_says_how_many_stay_empty_and_what_helps() -> None:
@@ -248,7 +277,9 @@ def test_numbers_of_clients_that_cannot_be() -> None:
         ("dirichlet:nan", "finite"),
         ("dirichlet:inf", "finite"),
         ("dirichlet:x", "must be a number"),
-        ("dirichlet", "write it as dirichlet:ALPHA"),
+        ("dirichlet", r"write it as dirichlet:ALPHA\[:balanced\]"),
+        ("dirichlet:0.1:even", r"write it as dirichlet:ALPHA\[:balanced\]"),
+        ("dirichlet:x:balanced", "must be a number"),
         ("quantity:0", "greater than 0"),
         ("classes:0", "1 or more"),
         ("classes:2.5", "whole number"),
@@ -262,7 +293,10 @@ def test_wrong_partitions_are_explained(text: str, said: str) -> None:
         parse_partition(text)
 
 
-ALL_RULES = [Iid(), Natural(), Nodes(), Dirichlet(0.005), Quantity(2.0), Classes(3)]
+ALL_RULES = [
+    *(Iid(), Natural(), Nodes(), Dirichlet(0.005), Dirichlet(0.1, balanced=True)),
+    *(Quantity(2.0), Classes(3)),
+]
 
 
 @pytest.mark.parametrize("spec", ALL_RULES, ids=str)

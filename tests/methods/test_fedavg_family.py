@@ -5,6 +5,7 @@ be checked on paper.
 """
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +19,11 @@ from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fednova import FedNova, path_length
 from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedsgd import FedSGD
-from fedstill.methods.scaffold import Control, Scaffold, Variates
+from fedstill.methods.scaffold import Control, ControlledUpdate, Scaffold, Variates
+from fedstill.methods.shared.messages import Weights
 from fedstill.models import Model
 from fedstill.rng import Rng
+from fedstill.steps.training import decayed
 from fedstill.testing import as_vector, toy_run
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 
@@ -149,6 +152,62 @@ def test_scaffold_two_rounds_by_hand() -> None:
         assert float(state.control["w"]) == pytest.approx(c)
         assert [float(m.control["w"]) for m in memories] == pytest.approx(c_i)
         state, _, memories = one_round(method, state, memories)
+
+
+def test_scaffold_weights_variates_by_records_too() -> None:
+    method = Scaffold(
+        local_epochs=1,
+        batch_size=1,
+        learning_rate=0.5,
+        weighting="records",
+        control_weighting="records",
+    )
+    state, _, _ = one_round(method)
+    y = [local(0, 0.0, 3, 0.5), local(1, 0.0, 1, 0.5)]
+    c_i = [-y[0] / (3 * 0.5), -y[1] / 0.5]
+    assert float(state.params["w"]) == pytest.approx(0.75 * y[0] + 0.25 * y[1])
+    assert float(state.control["w"]) == pytest.approx(0.75 * c_i[0] + 0.25 * c_i[1])
+
+
+def test_scaffold_with_part_of_the_clients_moves_c_by_their_part() -> None:
+    method = Scaffold(batch_size=10, learning_rate=0.5)
+    state = method.init(SERVER)
+    up, _ = method.client(client_context(1), state, method.init_client(TASK))
+    after = method.server(SERVER, state, [Reply(1, up)])
+    assert float(after.control["w"]) == pytest.approx(gradient(1, 0.0) / 2)
+
+
+def test_scaffold_warns_before_variates_of_few_steps_spread() -> None:
+    method = Scaffold(batch_size=1)
+    update = {"w": torch.tensor(0.0)}
+    replies = [Reply(k, ControlledUpdate(update, n, update)) for k, n in enumerate((4, 41))]
+    state = method.init(SERVER)
+    with pytest.warns(UserWarning, match=r"4 to 41 local steps.*method\.control_weighting=records"):
+        method.server(SERVER, state, replies)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        method.server(SERVER, state, replies[:1])
+        replace(method, local_steps=5).server(SERVER, state, replies)
+        replace(method, control_weighting="records").server(SERVER, state, replies)
+
+
+def test_the_learning_rate_decays_over_the_rounds() -> None:
+    """Round 3 of 5 of a cosine from 0.5: half of 1 + cos(2 pi / 5)."""
+    ctx = replace(client_context(0), round=3)
+    rate = 0.5 * (1 + math.cos(math.pi * 2 / 5)) / 2
+    down = Weights({"w": torch.tensor(0.0)})
+    for method in (FedAvg, FedProx, FedNova):
+        decaying = method(batch_size=10, learning_rate=0.5, decay="cosine")
+        up: Any = decaying.client(ctx, down, None)[0]
+        assert float(up.update["w"]) == pytest.approx(-rate * gradient(0, 0.0))
+    controlled = Scaffold(batch_size=10, learning_rate=0.5, decay="cosine")
+    state = controlled.init(SERVER)
+    answer, memory = controlled.client(ctx, state, controlled.init_client(TASK))
+    assert float(answer.update["w"]) == pytest.approx(-rate * gradient(0, 0.0))
+    # The control variate is the mean gradient, whatever the rate.
+    assert float(memory.control["w"]) == pytest.approx(gradient(0, 0.0))
+    assert decayed(0.5, "cosine", 1, 5) == decayed(0.5, "none", 4, 5) == 0.5
+    assert 0 < decayed(0.5, "cosine", 5, 5) < 0.05  # the last round still learns
 
 
 def test_scaffold_begins_with_zero_variates() -> None:

@@ -164,8 +164,18 @@ def _with_private_defaults(experiment: Experiment) -> Table:
     """
     if experiment.privacy is None:
         return experiment.method
-    cls = find_method(experiment.method["name"])
-    return {**cls.PRIVATE_DEFAULTS, **experiment.method}
+    cls, given = find_method(experiment.method["name"]), experiment.method
+    defaults = dict(cls.PRIVATE_DEFAULTS)
+    for first, *others in cls.PRIVATE_TOGETHER:
+        if first in given and given[first] != defaults[first]:
+            for other in others:
+                del defaults[other]
+        elif first not in given and (alone := next((o for o in others if o in given), None)):
+            raise RequestError(
+                f"method.{alone}: what {given[alone]!r} means depends on method.{first}, which is "
+                f"'{defaults[first]}' in a private run unless you set it; set both"
+            )
+    return {**defaults, **given}
 
 
 def _check_defence(experiment: Experiment, method: AnyMethod) -> None:

@@ -53,6 +53,9 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
         "pixel_optimiser": "adam",
         "pixel_learning_rate": 0.1,
     }
+    PRIVATE_TOGETHER: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("pixel_optimiser", "pixel_learning_rate"),
+    )
 
     iterations: Annotated[int, Meta(ge=0)] = 20  # T; the paper: 1000
     initial: Initial = "real"

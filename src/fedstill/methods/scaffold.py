@@ -12,8 +12,16 @@ Learning", ICML 2020, with option II for the control variates.
 
 Two vectors per message in each direction. Plain SGD only: option II computes the mean gradient from
 the path, which momentum would distort.
+
+Line 8 assumes that all clients take equally many steps K. A client with few records takes few: its
+c_i stays a gradient at the start of its path, enters c with the full weight 1 / N, and the clients
+with many records then add it in each of their many steps. Two settings prevent that: equal
+``local_steps``, or ``control_weighting = "records"``, which weights the clients in line 8 by their
+records. Where neither is set and the numbers of steps differ much, the server warns.
+``weighting = "records"`` does the same for line 7, as NIID-Bench (Li et al., ICDE 2022) has it.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -27,6 +35,8 @@ from fedstill.methods.shared.weighting import Weighting, client_weights
 from fedstill.steps.arithmetic import add, scaled, subtract, weighted_sum, zeros_like
 from fedstill.types import ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import NormLimit, Schema, params_specs
+
+_UNEQUAL = 10  # the ratio of local steps from which on the server warns
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,8 @@ class Scaffold(LocalSteps, Method[Variates, Variates, Control, ControlledUpdate]
     """Local SGD whose drift is corrected by control variates."""
 
     server_learning_rate: Annotated[float, Meta(gt=0)] = 1.0
-    weighting: Weighting = "uniform"
+    weighting: Weighting = "uniform"  # of the clients in line 7
+    control_weighting: Weighting = "uniform"  # and in line 8
 
     def init(self, ctx: ServerContext) -> Variates:
         params = ctx.task.model.init(ctx.rng.at("init").torch())
@@ -83,22 +94,36 @@ class Scaffold(LocalSteps, Method[Variates, Variates, Control, ControlledUpdate]
         drift = subtract(message.control, state.control)
         trained = self.descend(ctx, message.params, correction=lambda _: drift)  # line 4
         update = subtract(trained, message.params)
-        length = self.number_of_steps(records) * self.learning_rate
+        length = self.number_of_steps(records) * self.rate_in(ctx)
         change = subtract(scaled(update, -1 / length), message.control)  # line 5
         return ControlledUpdate(update, records, change), Control(add(state.control, change))  # 6
 
     def server(
         self, ctx: ServerContext, state: Variates, replies: Sequence[Reply[ControlledUpdate]]
     ) -> Variates:
+        self.warn_of_unequal_steps(replies)
         shares = client_weights(replies, self.weighting)
         step = weighted_sum([reply.message.update for reply in replies], shares)
-        change = weighted_sum(
-            [reply.message.control for reply in replies], [1 / ctx.task.clients] * len(replies)
-        )
+        sampled = len(replies) / ctx.task.clients  # |S| / N
+        shares = [sampled * share for share in client_weights(replies, self.control_weighting)]
+        change = weighted_sum([reply.message.control for reply in replies], shares)
         return Variates(
             add(state.params, step, self.server_learning_rate),  # line 7
             add(state.control, change),  # line 8
         )
+
+    def warn_of_unequal_steps(self, replies: Sequence[Reply[ControlledUpdate]]) -> None:
+        """Warn where line 8 is about to spread the variate of a client that takes few steps."""
+        if self.control_weighting == "records":
+            return
+        steps = [self.number_of_steps(reply.message.records) for reply in replies]
+        if max(steps) > _UNEQUAL * min(steps):
+            warnings.warn(
+                f"scaffold: clients take {min(steps)} to {max(steps)} local steps, and control "
+                "variates of few steps can make the model collapse; set "
+                "method.control_weighting=records, or equal steps with method.local_steps",
+                stacklevel=2,
+            )
 
     def params(self, state: Variates) -> Params:
         return state.params

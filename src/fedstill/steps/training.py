@@ -15,6 +15,7 @@ from fedstill.types import Params, Task
 from fedstill.wire.tree import to_device
 
 Schedule = Literal["constant", "step", "cosine"]
+Decay = Literal["none", "cosine"]
 
 # The factor on the learning rate after this share of the training.
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -22,6 +23,12 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "step": lambda done: 1.0 if done < 0.5 else 0.1,
     "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
 }
+
+
+def decayed(learning_rate: float, decay: Decay, number: int, rounds: int) -> float:
+    """The learning rate in round ``number``, counting from 1; it decays over all ``rounds``."""
+    schedule = "constant" if decay == "none" else decay
+    return learning_rate * SCHEDULES[schedule]((number - 1) / rounds)
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ class TrainingLabels:
 class PartitionRule(ABC):
     """Which client gets which training record. A subclass is a frozen dataclass.
 
-    Its fields are the rule's parameters, at most one so far: ``dirichlet:0.1`` is the ``word``
-    ``dirichlet``, whose ``parameter`` is called ALPHA, with the value 0.1.
+    Its fields are the rule's parameters: ``classes:2`` is the ``word`` ``classes``, whose
+    ``parameter`` is called N, with the value 2.
     """
 
     word: ClassVar[str]
@@ -47,7 +47,7 @@ class PartitionRule(ABC):
 
     @classmethod
     def form(cls) -> str:
-        """How to write the rule: ``dirichlet:ALPHA``."""
+        """How to write the rule: ``classes:N``."""
         return cls.word if cls.parameter is None else f"{cls.word}:{cls.parameter}"
 
     @classmethod

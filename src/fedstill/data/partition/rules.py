@@ -20,6 +20,7 @@ from fedstill.errors import RequestError, did_you_mean
 from fedstill.rng import Rng
 
 _MOST_ATTEMPTS = 1000
+_LEAST_BALANCED = 10  # records of every client of a balanced partition: NIID-Bench's number
 _MOST_DRAWS = 10_000_000  # numbers drawn over all attempts: about a second
 
 
@@ -39,39 +40,67 @@ class Iid(PartitionRule):
 
 @dataclass(frozen=True)
 class Dirichlet(PartitionRule):
-    """Each class is split by a draw from Dirichlet(alpha): the smaller alpha, the more skewed."""
+    """Each class is split by a draw from Dirichlet(alpha): the smaller alpha, the more skewed.
+
+    ``balanced`` is the rule of NIID-Bench (Li et al., ICDE 2022), which FedDM and FedDualMatch use:
+    a client that has its even share of all records gets nothing of further classes, and the draw is
+    repeated until every client has ten records. Without the full clients, a Dirichlet draw is a
+    Dirichlet draw over the others, so it is made over them alone.
+    """
 
     alpha: float
+    balanced: bool = False
 
     word = "dirichlet"
-    parameter = "ALPHA"
+    parameter = "ALPHA[:balanced]"
     needs_classes = True
 
     @classmethod
     def parse(cls, text: str, value: str) -> Self:
-        return cls(_alpha(text, value))
+        alpha, colon, kind = (part.strip() for part in value.partition(":"))
+        if colon and kind != "balanced":
+            raise RequestError(f"partition '{text}': write it as {cls.form()}")
+        return cls(_alpha(text, alpha), bool(colon))
+
+    def __str__(self) -> str:
+        return f"{self.word}:{self.alpha!r}" + (":balanced" if self.balanced else "")
 
     @property
     def sentence(self) -> str:
-        return f"classes partitioned unevenly, Dirichlet {self.alpha:g}"
+        sizes = ", balanced in size" if self.balanced else ""
+        return f"classes partitioned unevenly, Dirichlet {self.alpha:g}{sizes}"
 
     def assign(self, records: TrainingLabels, clients: int, rng: Rng, allow_empty: bool) -> Ints:
         in_class = np.bincount(records.labels, minlength=records.classes)
         attempts = 1 if allow_empty else _attempts(clients * records.classes)
+        least = 0 if allow_empty else _LEAST_BALANCED if self.balanced else 1
         best = clients
         for attempt in range(attempts):
-            stream = rng.at("attempt", attempt)
-            shares = dirichlet_shares(self.alpha, clients, records.classes, stream)
-            counts = round_shares(shares, in_class)
-            empty = int((counts.sum(axis=0) == 0).sum())
-            if empty == 0 or allow_empty:
+            counts = self._counts(in_class, clients, rng.at("attempt", attempt))
+            small = int((counts.sum(axis=0) < least).sum())
+            if small == 0:
                 return by_class(records.labels, counts, rng)
-            best = min(best, empty)
+            best = min(best, small)
+        without = f"{least} records" if self.balanced else "records"
         raise RequestError(
-            f"partition dirichlet:{self.alpha:g} leaves {best} of {clients} clients without "
-            f"records (the best of {attempts} draws); use fewer clients, a larger alpha, or "
+            f"partition {self} leaves {best} of {clients} clients without {without} (the best of "
+            f"{attempts} draws); use fewer clients, a larger alpha, or "
             "--set allow_empty_clients=true"
         )
+
+    def _counts(self, in_class: Ints, clients: int, rng: Rng) -> Ints:
+        """Records [classes, clients] of one draw."""
+        if not self.balanced:
+            shares = dirichlet_shares(self.alpha, clients, len(in_class), rng)
+            return round_shares(shares, in_class)
+        even = in_class.sum() / clients
+        counts = np.zeros((len(in_class), clients), dtype=np.int64)
+        for label, number in enumerate(in_class):
+            open_ = np.flatnonzero(counts.sum(axis=0) < even)
+            if len(open_):  # none is open only where no records are left
+                shares = dirichlet_shares(self.alpha, len(open_), 1, rng.at("class", label))
+                counts[label, open_] = round_shares(shares, np.array([number]))[0]
+        return counts
 
 
 @dataclass(frozen=True)

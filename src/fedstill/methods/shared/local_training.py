@@ -15,7 +15,7 @@ from fedstill.private import Leak, PrivateForm
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add, subtract
 from fedstill.steps.local_sgd import local_sgd, private_steps, steps_of
-from fedstill.steps.training import Training
+from fedstill.steps.training import Decay, Training, decayed
 from fedstill.types import ClientContext, Params, Reply
 
 Correction = Callable[[Params], Params]  # maps weights to a term that is added to the gradient
@@ -28,11 +28,16 @@ class LocalSteps:
     local_epochs: Annotated[int, Meta(ge=1)] = 1
     local_steps: Annotated[int, Meta(ge=1)] | None = None  # SGD steps, instead of epochs
     batch_size: Annotated[int, Meta(ge=1)] = 32
-    learning_rate: Annotated[float, Meta(gt=0)] = 0.05
+    learning_rate: Annotated[float, Meta(gt=0)] = 0.05  # in round 1
+    decay: Decay = "none"  # of the learning rate, over the rounds
 
     def number_of_steps(self, records: int) -> int:
         """The number of local steps on so many records."""
         return steps_of(records, self.local_epochs, self.batch_size, self.local_steps)
+
+    def rate_in(self, ctx: ClientContext) -> float:
+        """The learning rate of this round."""
+        return decayed(self.learning_rate, self.decay, ctx.round, ctx.task.rounds)
 
     def descend(
         self,
@@ -44,7 +49,7 @@ class LocalSteps:
         correction: Correction | None = None,
     ) -> Params:
         """The weights after the client's local steps from ``start``."""
-        training = Training(self.learning_rate, momentum, self.batch_size, self.local_epochs)
+        training = Training(self.rate_in(ctx), momentum, self.batch_size, self.local_epochs)
         return local_sgd(
             ctx,
             start,

@@ -21,8 +21,9 @@ from fedstill.methods.shared.messages import (
 from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import Leak
 from fedstill.records import SyntheticSet
+from fedstill.steps.augment import Augment
 from fedstill.steps.fit import fit
-from fedstill.steps.training import Training
+from fedstill.steps.training import Schedule, Training
 from fedstill.types import C, ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
@@ -82,6 +83,9 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # the paper: 0.01
     server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9  # the paper: 0
     server_batch: Annotated[int, Meta(ge=1)] = 256
+    server_schedule: Schedule = "constant"  # of the server's learning rate, within a round
+    server_augment: Augment = "none"  # of the images in the server's training
+    flip: bool = False  # whether DSA may mirror images: never for digits
 
     @property
     def size_leaks(self) -> tuple[Leak, ...]:
@@ -117,17 +121,25 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
             torch.cat([pool.images for pool in pools]),
             torch.cat([pool.labels for pool in pools]),
             ctx.rng.at("fit"),
-            Training(
-                self.server_learning_rate,
-                self.server_momentum,
-                self.server_batch,
-                self.server_epochs,
-            ),
+            self.training,
             weights=torch.cat([pool.weights for pool in pools]),
             radius=self.radius,
             progress=ctx.progress,
         )
         return Surrogate(params, pools[len(pools) - self.memory :] if self.memory else ())
+
+    @property
+    def training(self) -> Training:
+        """The server's training on the images."""
+        return Training(
+            self.server_learning_rate,
+            self.server_momentum,
+            self.server_batch,
+            self.server_epochs,
+            self.server_schedule,
+            self.server_augment,
+            self.flip,
+        )
 
     def pool(self, replies: Sequence[Reply[Distilled]]) -> Pool:
         """The union of the sets. Weights: equal for all images, or n_k / n for all images of a
