@@ -38,6 +38,24 @@ def test_a_scale_that_the_recipe_lacks_is_refused() -> None:
     assert cell.request["rounds"] == 7
 
 
+def test_a_scale_may_change_single_columns() -> None:
+    by_column = {"B": {"rounds": 9, "methods": {"fedavg": {"momentum": 0.5}}}}
+    table: dict[str, Any] = {
+        "title": "t",
+        "source": "s",
+        "rows": {"A": {"method": "fedavg"}},
+        "columns": {"B": {"rounds": 3}, "C": {"rounds": 4}},
+        "only_published": False,
+        "scales": {"cpu": {"settings": {"rounds": 7}, "by_column": by_column}},
+    }
+    first, second = (resolve(cell.request) for cell in parse_recipe("r", table).cells("cpu"))
+    assert (first.rounds, second.rounds) == (9, 7)
+    assert (first.method["momentum"], second.method["momentum"]) == (0.5, 0.0)
+    table["scales"]["cpu"]["by_column"] = {"D": {}}
+    with pytest.raises(RequestError, match=r"scales\.cpu\.by_column: 'D' is not in the table"):
+        parse_recipe("r", table)
+
+
 def test_the_recipes_of_the_issue_are_there() -> None:
     wanted = {
         "feddm": "figure2 figure3 figure8 figure9 table1 table2 table4 ipc real noise",
