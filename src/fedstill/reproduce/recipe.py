@@ -2,7 +2,8 @@
 
 A recipe has rows and columns, each with some settings; a cell is one of both. Its experiment is
 five layers, each over the one before: the recipe's, the row's, the column's, the scale's, and the
-scale's for this column. A layer has settings for all cells, and in ``methods.NAME`` settings for the cells of one method.
+scale's for this column. A layer has settings for all cells, and in ``methods.NAME`` settings for
+the cells of one method.
 The scales are ``paper`` (as printed), ``cpu-long`` (real data, two cores, a night: settings chosen
 to reach the printed accuracy, not to repeat the printed budget), ``cpu`` (about an hour) and
 ``smoke`` (built-in data, seconds). A file may build on another: ``extends = "_feddm"``.
