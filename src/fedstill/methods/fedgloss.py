@@ -41,10 +41,9 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.methods.shared.messages import LastSet, Region
-from fedstill.methods.shared.pixels import PixelSettings
 from fedstill.methods.shared.trusted_descent import Approximation, TrustedDescent
 from fedstill.private import Leak, PrivateForm
-from fedstill.records import SyntheticSet
+from fedstill.records import Records, SyntheticSet
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import Augment, draw_augmentation
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_for
@@ -62,7 +61,7 @@ from fedstill.types import ClientContext, Params, Task
 
 
 @dataclass(frozen=True)
-class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
+class FedGloss(TrustedDescent[LastSet | None]):
     """Clients send images whose gradients match their records'; the server descends on them."""
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
@@ -90,7 +89,8 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
     include_vectors: bool = True
     augment: Augment = "dsa"
     radius_epochs: Annotated[int, Meta(ge=1)] = 30  # of line 9, at most; the paper: 100
-    radius_records: Annotated[int, Meta(ge=1)] = 256  # over which line 9 computes the real loss
+    # Over which line 9 computes the real loss; the paper: all.
+    radius_records: Annotated[int, Meta(ge=1)] | Literal["all"] = 256
     compile: Literal["off", "on"] = "off"  # of the real gradient
 
     def private_form(self, rate: float) -> PrivateForm:
@@ -155,6 +155,7 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
             mse_weight=self.mse_weight,
         )
         batches, changes = ctx.rng.at("batches").torch(), ctx.rng.at("augment").torch()
+        inner = self.augmentations(ctx.rng.at("inner augment"))
         eta = self.learning_rate(ctx.task, ctx.round)
         per_step = self.real_batches * self.pixel_steps
         expected = self.trajectories * self.trajectory_steps * per_step
@@ -180,7 +181,7 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
                         total, done = total + distance, done + 1
                         ctx.progress(done, expected)
                 for _ in range(self.local_steps):  # line 8
-                    weights = descend(ctx.task, weights, images, labels, eta)
+                    weights = descend(ctx.task, weights, images, labels, eta, inner())
         images.grad = None
         return images, max(0.0, float(total) / max(1, done)), norms
 
@@ -203,13 +204,13 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
         """Line 9: r_k. Beyond it, lowering the images' loss no longer lowers the records'."""
         if not self.measured:
             return region.radius
-        order = torch.randperm(len(ctx.records), generator=ctx.rng.at("radius").torch())
-        index = ctx.records.index[order[: self.radius_records]]
-        real = dataclasses.replace(ctx.records, index=index)
+        real = self.radius_sample(ctx)
+        augment = self.augmentations(ctx.rng.at("radius augment"))
         eta = self.learning_rate(ctx.task, ctx.round)
         weights, radius, smallest = region.params, 0.0, math.inf
         for _ in range(self.radius_epochs):
-            weights = descend(ctx.task, weights, synthetic.images, synthetic.labels, eta)
+            images, labels = synthetic.images, synthetic.labels
+            weights = descend(ctx.task, weights, images, labels, eta, augment())
             distance = float(norm(subtract(weights, region.params)))
             loss = score(ctx.task, weights, real).loss
             if loss < smallest:
@@ -217,3 +218,11 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
             if distance >= region.radius:
                 break
         return min(radius, region.radius)
+
+    def radius_sample(self, ctx: ClientContext) -> Records:
+        """The records on which line 9 computes the real loss."""
+        if self.radius_records == "all":
+            return ctx.records
+        order = torch.randperm(len(ctx.records), generator=ctx.rng.at("radius").torch())
+        index = ctx.records.index[order[: self.radius_records]]
+        return dataclasses.replace(ctx.records, index=index)
