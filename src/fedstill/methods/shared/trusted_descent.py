@@ -117,7 +117,7 @@ class TrustedDescent(PixelSettings, Method[Global, Region, C, Approximation]):
     def learning_rate(self, task: Task, number: int) -> float:
         """eta in this round: cosine decay from its first value to 0 over the rounds."""
         rounds = self.decay_rounds or task.rounds
-        return decayed(self.server_learning_rate, self.decay, min(number, rounds + 1), rounds)
+        return decayed(self.server_learning_rate, self.decay, number, rounds)
 
     def augmentations(self, rng: Rng) -> Callable[[], Callable[[Tensor], Tensor]]:
         """Draws the augmentation of one training step after another: one for all its images."""
