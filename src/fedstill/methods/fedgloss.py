@@ -18,7 +18,8 @@ Record Level Differential Privacy", 2023 (published later as FedLAP-DP).
 The paper's values: (R_i, R_l, R_b, r) = (1, 0, 5, 10), 50 images per class, real batches of 256,
 tau = 100, dist = cosine + 0.1 MSE with DSA, eta = 0.01 (0.1 for CIFAR-10) with cosine decay; 60
 rounds (200 for CIFAR-10). Its box has one real batch in line 6, the authors' code 40; the code also
-divides each tensor's cosine sum by its rows (``normalize_rows``). r_k is measured after every
+divides each tensor's cosine sum by its rows (``normalize_rows``), ends line 12 after 100 steps, and
+augments the images in every training step (``server_augment``). r_k is measured after every
 epoch of line 9, so it is never 0 and the server makes at least one step. The defaults below are
 for a small built-in data set and a laptop, chosen by measurement (docs/measurements.md).
 
@@ -27,7 +28,8 @@ publicly held; line 6 is one access, a noisy mean of the clipped gradients of a 
 record augmented before its gradient. Line 9 has no private form: r_k = r for all ("constant", as
 in the paper's box) or "fixed"; the weights are 1 / K. Where line 5 leaves the radius it restarts
 at w^m instead of ending: accesses are R_i * 5 * batches, whatever was released. The paper's
-values: (4, 2, 10, 1.5), ten batches, 10 images per class, eta = 0.002, clip and sigma 1.
+values: (4, 2, 10, 1.5), ten batches, 10 images per class, eta = 0.002, clip and sigma 1; the
+authors' released settings have R_b = 5, dist = cosine alone and images carried over.
 """
 
 import dataclasses
@@ -66,14 +68,15 @@ class FedGloss(TrustedDescent[LastSet | None]):
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
         "initial": "noise",
+        "warm_start": True,
         "trajectories": 4,
         "local_steps": 2,
-        "pixel_steps": 10,
+        "criterion": "cosine",  # the noise has a length, and no MSE term should match it
         "radius": 1.5,
         "real_batches": 10,
         "radius_choice": "constant",
         "weighting": "uniform",
-        "server_learning_rate": 0.002,
+        "server_learning_rate": 0.05,  # the paper's 0.002 does not reach the radius
     }
 
     initial: Initial = "real"
