@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstill.data import Dataset, Partition, Scaling, Split
+from fedstill.data import Dataset, Partition, Records, Scaling, Split
 from fedstill.methods.central import Central
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fednova import FedNova, path_length
@@ -58,8 +58,6 @@ def gradient(client: int, w: float) -> float:
 
 
 def client_context(client: int) -> ClientContext:
-    from fedstill.data import Records
-
     index = Partition(OWNER, 2).index(client)
     return ClientContext(TASK, 1, client, Rng(0), data=Records(DATA.train, index, AS_IS))
 
@@ -90,6 +88,31 @@ def test_fedavg_round_by_hand() -> None:
     assert float(state.params["w"]) == pytest.approx(0.75 * w0 + 0.25 * w1)
     even, _, _ = one_round(replace(method, weighting="uniform"))
     assert float(even.params["w"]) == pytest.approx((w0 + w1) / 2)
+
+
+def test_fedsgd_steps_decay_over_the_rounds() -> None:
+    steady, falling = FedSGD(learning_rate=0.3), FedSGD(learning_rate=0.3, decay="cosine")
+    state = steady.init(SERVER)
+    ups = [Reply(k, steady.client(client_context(k), state, None)[0]) for k in (0, 1)]
+    for number in (1, 3, 5):
+        ctx = ServerContext(TASK, number, Rng(0))
+        rate = (1 + math.cos(math.pi * (number - 1) / TASK.rounds)) / 2
+        expected = float(steady.server(ctx, state, ups).params["w"]) * rate  # w starts at 0
+        assert float(falling.server(ctx, state, ups).params["w"]) == pytest.approx(expected)
+
+
+def test_fedsgd_on_a_batch_of_the_records() -> None:
+    inputs = torch.tensor([[1.0], [2.0], [4.0], [8.0], [16.0]])
+    records = Records(Split(inputs, torch.ones(5, dtype=torch.long)), torch.arange(5), AS_IS)
+    ctx = ClientContext(TASK, 1, 0, Rng(4), data=records)
+    down = Weights({"w": torch.tensor(0.0)})
+    reply, _ = FedSGD(batch_size=2).client(ctx, down, None)
+    chosen = torch.randperm(5, generator=ctx.rng.at("batch").torch())[:2]
+    # d/dw of -log sigmoid(w x) at w = 0 is -x / 2.
+    assert float(reply.update["w"]) == pytest.approx(float(-inputs[chosen].mean()) / 2)
+    assert reply.records == 5  # the client's share does not depend on the batch
+    every, _ = FedSGD(batch_size=9).client(ctx, down, None)
+    assert torch.allclose(every.update["w"], FedSGD().client(ctx, down, None)[0].update["w"])
 
 
 def test_fedsgd_round_by_hand() -> None:
@@ -208,6 +231,11 @@ def test_the_learning_rate_decays_over_the_rounds() -> None:
     assert float(memory.control["w"]) == pytest.approx(gradient(0, 0.0))
     assert decayed(0.5, "cosine", 1, 5) == decayed(0.5, "none", 4, 5) == 0.5
     assert 0 < decayed(0.5, "cosine", 5, 5) < 0.05  # the last round still learns
+    assert decayed(0.5, "cosine", 7, 5) == decayed(0.5, "cosine", 5, 5)
+    # The beginning of a run with twice as many rounds.
+    beginning = FedAvg(learning_rate=0.5, decay="cosine", decay_rounds=2 * TASK.rounds)
+    later = replace(client_context(0), round=3)
+    assert beginning.rate_in(later) == decayed(0.5, "cosine", 3, 10)
 
 
 def test_scaffold_begins_with_zero_variates() -> None:

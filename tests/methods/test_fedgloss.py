@@ -189,6 +189,9 @@ def test_the_radius_looks_at_some_of_the_records_only(monkeypatch: pytest.Monkey
     dataclasses.replace(STILL, radius_records=4).client(ctx, region(ctx), None)
     assert looked == [4, 4]
     looked.clear()
+    dataclasses.replace(STILL, radius_records="all").client(ctx, region(ctx), None)
+    assert looked == [7, 7]
+    looked.clear()
     reply, _ = FIXED.client(ctx, region(ctx), None)
     assert looked == []  # fixed: nothing is measured
     assert reply.radius == 10.0
@@ -211,10 +214,78 @@ def test_the_server_goes_as_far_as_the_chosen_radius(choice: Any) -> None:
     assert details["server_iterations"] == after.iterations > 1
 
 
-def test_the_server_gives_up_on_a_radius_it_cannot_reach() -> None:
+def test_the_server_says_that_it_does_not_reach_the_radius() -> None:
     method = dataclasses.replace(ONE, most_iterations=3, server_learning_rate=1e-6)
-    after = method.server(SERVER, method.init(SERVER), replies((5.0, 1)))
+    answers = replies((5.0, 1))
+    with pytest.warns(UserWarning, match=r"radius not reached.*raise method\.server_learning_rate"):
+        after = method.server(SERVER, method.init(SERVER), answers)
     assert after.iterations == 3
+    assert method.report(after, answers)["radius_reached"] == 0.0
+    constant = dataclasses.replace(method, radius_choice="constant", server_learning_rate=100.0)
+    reached = constant.server(SERVER, constant.init(SERVER), answers)
+    assert constant.report(reached, answers)["radius_reached"] == 1.0
+    fixed = dataclasses.replace(method, radius_choice="fixed", fixed_iterations=1)
+    ignored = fixed.server(SERVER, fixed.init(SERVER), answers)  # no radius: nothing to say
+    assert "radius_reached" not in fixed.report(ignored, answers)
+
+
+def test_server_steps_are_augmented_with_one_draw_each() -> None:
+    answers = replies((10.0, 30), (10.0, 10))
+    method = dataclasses.replace(FIXED, fixed_iterations=3, server_augment="dsa", flip=True)
+    state = method.init(SERVER)
+    after = method.server(SERVER, state, answers)
+    changes = SERVER.rng.at("server augment").torch()
+    expected = state.params
+    for _ in range(3):
+        change = draw_augmentation("dsa", changes, flip=True)
+        steps = []
+        for reply in answers:
+            images, labels = reply.message.synthetic.images, reply.message.synthetic.labels
+            steps.append(mean_gradient(SERVER, expected, change(images), labels))
+        expected = {
+            name: weight - method.server_learning_rate * (0.75 * a + 0.25 * b)
+            for (name, weight), a, b in zip(expected.items(), *steps, strict=True)
+        }
+    assert torch.allclose(as_vector(after.params), as_vector(expected), atol=1e-5)
+    plain = dataclasses.replace(method, server_augment="none").server(SERVER, state, answers)
+    assert not torch.allclose(as_vector(after.params), as_vector(plain.params), atol=1e-3)
+
+
+def test_the_radius_search_and_the_inner_steps_are_augmented_too() -> None:
+    ctx = digits(0, 0, 0, 2, 2, 1, 1)
+    down = region(ctx)
+    method = dataclasses.replace(STILL, radius_epochs=4, server_augment="dsa")
+    reply, _ = method.client(ctx, down, None)
+    changes = ctx.rng.at("radius augment").torch()
+    weights, seen = down.params, []
+    for _ in range(4):
+        change = draw_augmentation("dsa", changes, flip=False)
+        changed = SyntheticSet(change(reply.synthetic.images), reply.synthetic.labels)
+        weights = stepped(ctx, weights, changed, method.learning_rate(ctx.task, 1))
+        loss = score(ctx.task, weights, ctx.records).loss
+        seen.append((loss, float(norm(subtract(weights, down.params)))))
+    assert reply.radius == pytest.approx(min(seen)[1], rel=1e-3)
+    inner = dataclasses.replace(FIXED, trajectory_steps=2, local_steps=1, server_learning_rate=1.0)
+    plain, _ = inner.client(ctx, down, None)
+    other, _ = dataclasses.replace(inner, server_augment="dsa").client(ctx, down, None)
+    assert not torch.allclose(plain.synthetic.images, other.synthetic.images, atol=1e-3)
+
+
+def test_a_calibrated_step_is_augmented_too() -> None:
+    ctx = digits(0, 0, 0, 2, 2)
+    method = dataclasses.replace(FIXED, criterion="calibrated", server_augment="dsa")
+    down = region(ctx)
+    reply, _ = method.client(ctx, down, None)
+    server = ServerContext(ctx.task, 1, Rng(0))
+    after = method.server(server, Global(down.params), [Reply(0, reply)])
+    change = draw_augmentation("dsa", server.rng.at("server augment").torch(), flip=False)
+    synthetic = reply.synthetic
+    gradient = mean_gradient(ctx, down.params, change(synthetic.images), synthetic.labels)
+    assert reply.norms is not None
+    for name, part, real in zip(down.params, gradient, reply.norms.tolist(), strict=True):
+        step = part * real / max(float(part.norm()), 1e-20)
+        expected = down.params[name] - method.server_learning_rate * step
+        assert torch.allclose(after.params[name], expected, atol=1e-5)
 
 
 def test_a_server_step_is_the_weighted_sum_of_the_clients_gradients() -> None:
@@ -280,6 +351,9 @@ def test_the_learning_rate_falls_like_a_cosine() -> None:
     half = ONE.server_learning_rate / 2
     expected = [half * (1 + math.cos(math.pi * part)) for part in (0, 0.25, 0.5, 0.75)]
     assert rates == pytest.approx(expected)
+    beginning = dataclasses.replace(ONE, decay_rounds=8)  # of a run with twice as many rounds
+    assert beginning.learning_rate(SERVER.task, 3) == pytest.approx(rates[1])
+    assert 0 < beginning.learning_rate(SERVER.task, 99) < 0.05 * ONE.server_learning_rate
     constant = dataclasses.replace(ONE, decay="none")
     assert constant.learning_rate(SERVER.task, 4) == ONE.server_learning_rate
 

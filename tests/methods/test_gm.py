@@ -17,6 +17,7 @@ from fedstill.runs.sets import load_set
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.fit import fit
 from fedstill.steps.gradient_matching import grad_distance
+from fedstill.steps.scores import score
 from fedstill.steps.training import Training
 from fedstill.testing import as_vector, bits, toy_experiment, toy_run
 from fedstill.types import Reply, ServerContext
@@ -155,3 +156,25 @@ def test_the_server_trains_a_new_network_on_every_clients_newest_set() -> None:
         Training(learning_rate=ONE.server_learning_rate, batch_size=256, epochs=3, momentum=0.9),
     )
     assert torch.allclose(as_vector(after.params), as_vector(expected))
+
+
+def test_own_sets_reports_the_mean_accuracy_of_each_clients_set_alone(tmp_path: Path) -> None:
+    union = toy_run(ONE, tmp_path / "union", rounds=1)
+    method = dataclasses.replace(ONE, own_sets=True)
+    both = toy_run(method, tmp_path / "both", rounds=1)
+    assert both.history[0].accuracy == union.history[0].accuracy
+    assert "accuracy_own_sets" not in union.history[0].details
+    built, rng = both.built, both.built.rng.at("round", 1, "server")
+    shares = []
+    for client, synthetic in both.state.sets.items():
+        params = fit(
+            built.task,
+            built.task.model.init(rng.at("alone", client, "network").torch()),
+            synthetic.images,
+            synthetic.labels,
+            rng.at("alone", client, "fit"),
+            Training(learning_rate=0.02, batch_size=256, epochs=3, momentum=0.9),
+        )
+        shares.append(score(built.task, params, built.test).accuracy)
+    expected = sum(shares) / len(shares)
+    assert both.history[0].details["accuracy_own_sets"] == pytest.approx(expected)

@@ -18,12 +18,13 @@ from fedstill.private import PerRecord
 from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.steps.augment import draw_augmentation
-from fedstill.steps.gradient_matching import FED_GLOSS, grad_distance
+from fedstill.steps.gradient_matching import GradientDistance, grad_distance
 from fedstill.testing import TOY_PRIVACY, bits, toy_experiment
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 from tests.privacy.doors import NO_CLIP, door, private_context, some_records, toy_task
 from tests.privacy.sanitised import noisy_mean
 
+COSINE = GradientDistance(normalize_rows=True, include_vectors=True)
 DEFAULTS = FedGloss(**FedGloss.PRIVATE_DEFAULTS)
 ONE = dataclasses.replace(
     DEFAULTS,
@@ -62,7 +63,7 @@ def test_one_pixel_step_is_the_obvious_loop(tmp_path: Path) -> None:
     gradient = torch.autograd.grad(
         loss, list(weights.values()), create_graph=True, allow_unused=True, materialize_grads=True
     )
-    distance = grad_distance(target, gradient, FED_GLOSS)
+    distance = grad_distance(target, gradient, COSINE)
     expected = pixels - 3.0 * torch.autograd.grad(distance, pixels)[0]
     assert torch.allclose(after.synthetic.images, expected, atol=1e-5)
     assert after.loss == pytest.approx(float(distance.detach()), rel=1e-4)
@@ -152,8 +153,9 @@ def test_the_published_budgets_follow_from_the_defaults() -> None:
     assert epsilon_of(accesses, 0.0256, 1.0, 1e-5, "rdp") == pytest.approx(2.79, abs=0.005)
     assert epsilon_of(15 * accesses, 0.0256, 1.0, 1e-5, "rdp") == pytest.approx(10.18, abs=0.005)
     paper = (DEFAULTS.trajectories, DEFAULTS.local_steps, DEFAULTS.pixel_steps, DEFAULTS.radius)
-    assert paper == (4, 2, 10, 1.5)
-    assert DEFAULTS.images_per_class == 10
+    assert paper == (4, 2, 5, 1.5)  # R_b is 10 in the paper's text, 5 in the authors' settings
+    assert (DEFAULTS.images_per_class, DEFAULTS.criterion) == (10, "cosine")
+    assert DEFAULTS.warm_start
 
 
 @pytest.mark.parametrize(

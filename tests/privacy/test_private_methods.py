@@ -14,9 +14,13 @@ from fedstill.methods.fedprox import FedProx
 from fedstill.methods.fedsgd import FedSGD
 from fedstill.methods.psg import PSG
 from fedstill.methods.shared.messages import LastSet, Region, Weights
+from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
+from fedstill.steps.classes import noise_for
+from fedstill.steps.gradient_matching import grad_distance
 from fedstill.steps.matching import Matching
 from fedstill.types import ClientContext
+from tests.methods.test_fedgloss import mean_gradient, stepped
 from tests.privacy.doors import private_context, some_records, toy_task, without
 
 DM: dict[str, Any] = {"images_per_class": 2, "initial": "noise", "iterations": 3}
@@ -68,6 +72,49 @@ def test_psg_without_noise_is_gradient_matching(tmp_path: Path) -> None:
     method = PSG(images_per_class=1, restarts=1, gradients=2, pixel_steps=1)
     plain, private = both(tmp_path, method, Weights, LastSet())
     assert torch.allclose(private.synthetic.images, plain.synthetic.images, atol=1e-3)
+
+
+def test_psg_matches_several_batches_at_each_point(tmp_path: Path) -> None:
+    task = toy_task()
+    records = some_records(task, 24)
+    down = Weights(task.model.init(Rng(1).torch()))
+    method = PSG(images_per_class=1, restarts=2, gradients=2, batches=3, pixel_steps=1)
+    assert method.private_form(1.0).accesses == 12
+    ctx = private_context(tmp_path, records, task, sigma=1.0, clip=1.0)
+    method.client(ctx, down, LastSet())
+    assert ctx.private._ledger.count == 12  # type: ignore[union-attr]
+
+
+def test_psg_by_the_obvious_loop() -> None:
+    task = toy_task()
+    records = some_records(task, 24)
+    ctx = ClientContext(task, 1, 0, Rng(3), data=records)
+    down = Weights(task.model.init(Rng(1).torch()))
+    method = PSG(
+        images_per_class=1,
+        restarts=1,
+        gradients=2,
+        batches=2,
+        pixel_steps=1,
+        pixel_optimiser="sgd",
+        network_steps=1,
+        real_batch=24,
+    )
+    sent = method.client(ctx, down, LastSet())[0].synthetic
+    labels = records.labels.unique()
+    noise = noise_for(ctx, len(labels), 1, ctx.rng.at("images").torch())
+    pixels, velocity = noise.flatten(0, 1), torch.zeros_like(noise.flatten(0, 1))
+    weights = task.model.init(ctx.rng.at("network", 0).torch())
+    x, y = records.all()
+    for _point in range(2):
+        for _batch in range(2):
+            leaf = pixels.clone().requires_grad_(True)
+            own = mean_gradient(ctx, weights, leaf, labels, twice=True)
+            distance = grad_distance(mean_gradient(ctx, weights, x, y), own)
+            velocity = 0.5 * velocity + torch.autograd.grad(distance, leaf)[0]
+            pixels = pixels - 0.1 * velocity
+        weights = stepped(ctx, weights, SyntheticSet(pixels, labels), 0.05)
+    assert torch.allclose(sent.images, pixels, atol=1e-5)
 
 
 def test_several_steps_on_one_release_cost_one_access(tmp_path: Path) -> None:

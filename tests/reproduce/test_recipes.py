@@ -92,6 +92,32 @@ def test_feddm_at_paper_scale_is_as_printed() -> None:
     assert (mnist.rounds, mnist.clients, mnist.model["name"]) == (20, 10, "convnet")
 
 
+def test_fed_gloss_at_paper_scale_is_as_printed() -> None:
+    def method(name: str, row: str, column: str) -> Any:
+        cells = load_recipe(name).cells("paper")
+        return resolve(next(c.request for c in cells if (c.row, c.column) == (row, column)))
+
+    plain = method("fedgloss-table1", "Fed-GLOSS", "MNIST")
+    assert (plain.rounds, plain.method["server_learning_rate"]) == (60, 0.01)
+    assert (plain.method["radius_epochs"], plain.method["radius_records"]) == (100, "all")
+    assert (plain.method["server_augment"], plain.method["most_iterations"]) == ("dsa", 100)
+    assert method("fedgloss-table1", "FedAvg", "MNIST").method["decay"] == "cosine"
+    assert method("fedgloss-table1", "FedSGD", "MNIST").method["batch_size"] == 256
+    condensed = method("fedgloss-table1", "DSC", "MNIST")  # DC at 50 images per class
+    assert condensed.method["networks"] * condensed.rounds >= 1000
+    assert (condensed.method["augment"], condensed.method["matching_steps"]) == ("none", 50)
+    single = method("fedgloss-criteria", "cosine", "CIFAR-10").method
+    assert (single["radius_choice"], single["fixed_iterations"]) == ("fixed", 1)
+    private = method("fedgloss-table2", "Fed-GLOSS-DP", "MNIST, 10.18")
+    assert (private.rounds, private.method["decay_rounds"]) == (15, 30)
+    assert (private.method["criterion"], private.method["pixel_steps"]) == ("cosine", 5)
+    generated = method("fedgloss-table2", "PSG", "MNIST, one-shot")
+    assert generated.privacy is not None
+    assert (generated.privacy.epsilon, generated.privacy.sigma) == (32.0, None)
+    assert generated.method["restarts"] * generated.method["gradients"] == 10_000
+    assert generated.method["batches"] == 10
+
+
 def recipe_of(**more: Any) -> Any:
     table = {
         "title": "t",

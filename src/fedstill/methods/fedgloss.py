@@ -18,7 +18,8 @@ Record Level Differential Privacy", 2023 (published later as FedLAP-DP).
 The paper's values: (R_i, R_l, R_b, r) = (1, 0, 5, 10), 50 images per class, real batches of 256,
 tau = 100, dist = cosine + 0.1 MSE with DSA, eta = 0.01 (0.1 for CIFAR-10) with cosine decay; 60
 rounds (200 for CIFAR-10). Its box has one real batch in line 6, the authors' code 40; the code also
-divides each tensor's cosine sum by its rows (``normalize_rows``). r_k is measured after every
+divides each tensor's cosine sum by its rows (``normalize_rows``), ends line 12 after 100 steps, and
+augments the images in every training step (``server_augment``). r_k is measured after every
 epoch of line 9, so it is never 0 and the server makes at least one step. The defaults below are
 for a small built-in data set and a laptop, chosen by measurement (docs/measurements.md).
 
@@ -27,7 +28,8 @@ publicly held; line 6 is one access, a noisy mean of the clipped gradients of a 
 record augmented before its gradient. Line 9 has no private form: r_k = r for all ("constant", as
 in the paper's box) or "fixed"; the weights are 1 / K. Where line 5 leaves the radius it restarts
 at w^m instead of ending: accesses are R_i * 5 * batches, whatever was released. The paper's
-values: (4, 2, 10, 1.5), ten batches, 10 images per class, eta = 0.002, clip and sigma 1.
+values: (4, 2, 10, 1.5), ten batches, 10 images per class, eta = 0.002, clip and sigma 1; the
+authors' released settings have R_b = 5, dist = cosine alone and images carried over.
 """
 
 import dataclasses
@@ -41,10 +43,9 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.methods.shared.messages import LastSet, Region
-from fedstill.methods.shared.pixels import PixelSettings
 from fedstill.methods.shared.trusted_descent import Approximation, TrustedDescent
 from fedstill.private import Leak, PrivateForm
-from fedstill.records import SyntheticSet
+from fedstill.records import Records, SyntheticSet
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import Augment, draw_augmentation
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images, labels_for
@@ -62,19 +63,20 @@ from fedstill.types import ClientContext, Params, Task
 
 
 @dataclass(frozen=True)
-class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
+class FedGloss(TrustedDescent[LastSet | None]):
     """Clients send images whose gradients match their records'; the server descends on them."""
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
         "initial": "noise",
+        "warm_start": True,
         "trajectories": 4,
         "local_steps": 2,
-        "pixel_steps": 10,
+        "criterion": "cosine",  # the noise has a length, and no MSE term should match it
         "radius": 1.5,
         "real_batches": 10,
         "radius_choice": "constant",
         "weighting": "uniform",
-        "server_learning_rate": 0.002,
+        "server_learning_rate": 0.05,  # the paper's 0.002 does not reach the radius
     }
 
     initial: Initial = "real"
@@ -90,7 +92,8 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
     include_vectors: bool = True
     augment: Augment = "dsa"
     radius_epochs: Annotated[int, Meta(ge=1)] = 30  # of line 9, at most; the paper: 100
-    radius_records: Annotated[int, Meta(ge=1)] = 256  # over which line 9 computes the real loss
+    # Over which line 9 computes the real loss; the paper: all.
+    radius_records: Annotated[int, Meta(ge=1)] | Literal["all"] = 256
     compile: Literal["off", "on"] = "off"  # of the real gradient
 
     def private_form(self, rate: float) -> PrivateForm:
@@ -155,6 +158,7 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
             mse_weight=self.mse_weight,
         )
         batches, changes = ctx.rng.at("batches").torch(), ctx.rng.at("augment").torch()
+        inner = self.augmentations(ctx.rng.at("inner augment"))
         eta = self.learning_rate(ctx.task, ctx.round)
         per_step = self.real_batches * self.pixel_steps
         expected = self.trajectories * self.trajectory_steps * per_step
@@ -180,7 +184,7 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
                         total, done = total + distance, done + 1
                         ctx.progress(done, expected)
                 for _ in range(self.local_steps):  # line 8
-                    weights = descend(ctx.task, weights, images, labels, eta)
+                    weights = descend(ctx.task, weights, images, labels, eta, inner())
         images.grad = None
         return images, max(0.0, float(total) / max(1, done)), norms
 
@@ -203,13 +207,13 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
         """Line 9: r_k. Beyond it, lowering the images' loss no longer lowers the records'."""
         if not self.measured:
             return region.radius
-        order = torch.randperm(len(ctx.records), generator=ctx.rng.at("radius").torch())
-        index = ctx.records.index[order[: self.radius_records]]
-        real = dataclasses.replace(ctx.records, index=index)
+        real = self.radius_sample(ctx)
+        augment = self.augmentations(ctx.rng.at("radius augment"))
         eta = self.learning_rate(ctx.task, ctx.round)
         weights, radius, smallest = region.params, 0.0, math.inf
         for _ in range(self.radius_epochs):
-            weights = descend(ctx.task, weights, synthetic.images, synthetic.labels, eta)
+            images, labels = synthetic.images, synthetic.labels
+            weights = descend(ctx.task, weights, images, labels, eta, augment())
             distance = float(norm(subtract(weights, region.params)))
             loss = score(ctx.task, weights, real).loss
             if loss < smallest:
@@ -217,3 +221,11 @@ class FedGloss(PixelSettings, TrustedDescent[LastSet | None]):
             if distance >= region.radius:
                 break
         return min(radius, region.radius)
+
+    def radius_sample(self, ctx: ClientContext) -> Records:
+        """The records on which line 9 computes the real loss."""
+        if self.radius_records == "all":
+            return ctx.records
+        order = torch.randperm(len(ctx.records), generator=ctx.rng.at("radius").torch())
+        index = ctx.records.index[order[: self.radius_records]]
+        return dataclasses.replace(ctx.records, index=index)

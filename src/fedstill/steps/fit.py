@@ -10,6 +10,7 @@ from fedstill.steps.arithmetic import add
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.ball import project_ball
 from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.steps.matching import same
 from fedstill.steps.training import Sgd, Training
 from fedstill.types import Params, Task
 
@@ -54,10 +55,15 @@ def fit(
 
 
 def descend(
-    task: Task, params: Params, images: Tensor, labels: Tensor, learning_rate: float
+    task: Task,
+    params: Params,
+    images: Tensor,
+    labels: Tensor,
+    learning_rate: float,
+    augment: Callable[[Tensor], Tensor] = same,
 ) -> Params:
-    """The weights after one gradient-descent step on the mean loss over all images."""
-    gradient, _ = batch_gradient(task, tracked(params), images, labels)
+    """The weights after one gradient-descent step on the mean loss over all images, augmented."""
+    gradient, _ = batch_gradient(task, tracked(params), augment(images), labels)
     return add(params, dict(zip(params, gradient, strict=True)), -learning_rate)
 
 

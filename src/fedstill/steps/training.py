@@ -26,9 +26,10 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def decayed(learning_rate: float, decay: Decay, number: int, rounds: int) -> float:
-    """The learning rate in round ``number``, counting from 1; it decays over all ``rounds``."""
+    """The learning rate in round ``number``, counting from 1; it decays over ``rounds``, and stays
+    at their last value."""
     schedule = "constant" if decay == "none" else decay
-    return learning_rate * SCHEDULES[schedule]((number - 1) / rounds)
+    return learning_rate * SCHEDULES[schedule]((min(number, rounds) - 1) / rounds)
 
 
 @dataclass(frozen=True)

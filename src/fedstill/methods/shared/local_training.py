@@ -30,6 +30,8 @@ class LocalSteps:
     batch_size: Annotated[int, Meta(ge=1)] = 32
     learning_rate: Annotated[float, Meta(gt=0)] = 0.05  # in round 1
     decay: Decay = "none"  # of the learning rate, over the rounds
+    # Of the decay; None: the run's. Set, a run is the beginning of one with so many rounds.
+    decay_rounds: Annotated[int, Meta(ge=1)] | None = None
 
     def number_of_steps(self, records: int) -> int:
         """The number of local steps on so many records."""
@@ -37,7 +39,8 @@ class LocalSteps:
 
     def rate_in(self, ctx: ClientContext) -> float:
         """The learning rate of this round."""
-        return decayed(self.learning_rate, self.decay, ctx.round, ctx.task.rounds)
+        rounds = self.decay_rounds or ctx.task.rounds
+        return decayed(self.learning_rate, self.decay, ctx.round, rounds)
 
     def descend(
         self,

@@ -3,9 +3,9 @@
 Lines of the pseudo-code in ``fedgloss.py`` are cited by their numbers.
 """
 
-import math
 import statistics
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -20,12 +20,17 @@ from fedstill.methods.shared.messages import (
     region_schema,
     set_specs,
 )
+from fedstill.methods.shared.pixels import PixelSettings
 from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import Leak
 from fedstill.records import SyntheticSet
+from fedstill.rng import Rng
 from fedstill.steps.arithmetic import add, norm, subtract, weighted_sum
+from fedstill.steps.augment import Augment, draw_augmentation
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import Criterion
+from fedstill.steps.matching import same
+from fedstill.steps.training import Decay, decayed
 from fedstill.types import C, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, TensorSpec
 from fedstill.wire.schema import Range
@@ -56,7 +61,7 @@ class Global:
 
 
 @dataclass(frozen=True)
-class TrustedDescent(Method[Global, Region, C, Approximation]):
+class TrustedDescent(PixelSettings, Method[Global, Region, C, Approximation]):
     """The server's side of Fed-GLOSS: gradient descent within the radius the clients measured."""
 
     sends_sets: ClassVar[bool] = True
@@ -67,9 +72,14 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
     # r_g. "constant" (r for all) and "fixed" (fixed_iterations) measure no radius.
     radius_choice: RadiusChoice = "min"
     fixed_iterations: Annotated[int, Meta(ge=1)] = 100
-    most_iterations: Annotated[int, Meta(ge=1)] = 500  # of line 12, if r_g is never reached
+    # Of line 12, if r_g is not reached; the authors' code: 100.
+    most_iterations: Annotated[int, Meta(ge=1)] = 500
+    # In every training on images (lines 8, 9 and 12); the authors' code: "dsa".
+    server_augment: Augment = "none"
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.2  # eta in round 1; the paper: 0.01
-    decay: Literal["cosine", "none"] = "cosine"  # of eta, over the rounds
+    decay: Decay = "cosine"  # of eta, over the rounds
+    # Of the decay; None: the run's. Set, a run is the beginning of one with so many rounds.
+    decay_rounds: Annotated[int, Meta(ge=1)] | None = None
     weighting: Literal["records", "uniform"] = "records"
 
     @property
@@ -106,9 +116,13 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
 
     def learning_rate(self, task: Task, number: int) -> float:
         """eta in this round: cosine decay from its first value to 0 over the rounds."""
-        if self.decay == "none":
-            return self.server_learning_rate
-        return self.server_learning_rate * (1 + math.cos(math.pi * (number - 1) / task.rounds)) / 2
+        rounds = self.decay_rounds or task.rounds
+        return decayed(self.server_learning_rate, self.decay, number, rounds)
+
+    def augmentations(self, rng: Rng) -> Callable[[], Callable[[Tensor], Tensor]]:
+        """Draws the augmentation of one training step after another: one for all its images."""
+        generator = rng.torch()
+        return lambda: draw_augmentation(self.server_augment, generator, flip=self.flip)
 
     def server(
         self, ctx: ServerContext, state: Global, replies: Sequence[Reply[Approximation]]
@@ -118,13 +132,20 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
         most = self.fixed_iterations if fixed else self.most_iterations
         eta = self.learning_rate(ctx.task, ctx.round)
         shares = self.shares(replies)
+        augment = self.augmentations(ctx.rng.at("server augment"))
         weights, moved, steps = state.params, 0.0, 0
         while steps < most and (fixed or moved < radius):  # line 12
-            gradient = self.gradient(ctx.task, weights, replies, shares)
+            gradient = self.gradient(ctx.task, weights, replies, shares, augment())
             weights = add(weights, gradient, -eta)
             moved = float(norm(subtract(weights, state.params)))
             steps += 1
             ctx.progress(steps, most)
+        if not fixed and moved < radius:
+            warnings.warn(
+                f"radius not reached: in some rounds {most} server steps end within it; raise "
+                "method.server_learning_rate or method.most_iterations",
+                stacklevel=2,
+            )
         return Global(weights, radius, moved, steps)
 
     def global_radius(self, replies: Sequence[Reply[Approximation]]) -> float:
@@ -149,16 +170,19 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
         weights: Params,
         replies: Sequence[Reply[Approximation]],
         shares: Sequence[float],
+        augment: Callable[[Tensor], Tensor] = same,
     ) -> Params:
-        """sum_k share_k grad L(w; S_k)."""
+        """sum_k share_k grad L(w; S_k), with all images augmented alike."""
         if self.criterion == "calibrated":
-            return weighted_sum([calibrated(task, weights, r.message) for r in replies], shares)
+            parts = [calibrated(task, weights, r.message, augment) for r in replies]
+            return weighted_sum(parts, shares)
         # One pass over all images: a client's share is split evenly among its images.
         sets = [reply.message.synthetic for reply in replies]
         images, labels = torch.cat([s.images for s in sets]), torch.cat([s.labels for s in sets])
         sizes = torch.tensor([len(synthetic) for synthetic in sets])
         factors = (torch.tensor(shares) / sizes * len(images)).repeat_interleave(sizes)
-        gradient, _ = batch_gradient(task, tracked(weights), images, labels, factors.to(images))
+        factors = factors.to(images)
+        gradient, _ = batch_gradient(task, tracked(weights), augment(images), labels, factors)
         return dict(zip(weights, gradient, strict=True))
 
     def params(self, state: Global) -> Params:
@@ -177,6 +201,9 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
             "distance": state.moved,
             "server_iterations": float(state.iterations),
         }
+        if self.radius_choice == "fixed":
+            return details
+        details["radius_reached"] = float(state.moved >= state.radius)
         if not self.measured:
             return details
         radii = [reply.message.radius for reply in replies]
@@ -188,9 +215,14 @@ class TrustedDescent(Method[Global, Region, C, Approximation]):
         }
 
 
-def calibrated(task: Task, weights: Params, message: Approximation) -> Params:
+def calibrated(
+    task: Task,
+    weights: Params,
+    message: Approximation,
+    augment: Callable[[Tensor], Tensor] = same,
+) -> Params:
     """The gradient on a client's images, each tensor rescaled to the norm of the real one."""
-    images, labels = message.synthetic.images, message.synthetic.labels
+    images, labels = augment(message.synthetic.images), message.synthetic.labels
     gradient, _ = batch_gradient(task, tracked(weights), images, labels)
     assert message.norms is not None, "the schema requires them"
     norms = message.norms.unbind()
