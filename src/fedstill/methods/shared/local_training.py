@@ -15,7 +15,7 @@ from fedstill.private import Leak, PrivateForm
 from fedstill.steps.aggregate import Aggregating
 from fedstill.steps.arithmetic import add, subtract
 from fedstill.steps.local_sgd import local_sgd, private_steps, steps_of
-from fedstill.steps.training import Training
+from fedstill.steps.training import Optimiser, Training
 from fedstill.types import ClientContext, Params, Reply
 
 Correction = Callable[[Params], Params]  # maps weights to a term that is added to the gradient
@@ -41,10 +41,13 @@ class LocalSteps:
         *,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
+        optimiser: Optimiser = "sgd",
         correction: Correction | None = None,
     ) -> Params:
         """The weights after the client's local steps from ``start``."""
-        training = Training(self.learning_rate, momentum, self.batch_size, self.local_epochs)
+        training = Training(
+            self.learning_rate, momentum, self.batch_size, self.local_epochs, optimiser=optimiser
+        )
         return local_sgd(
             ctx,
             start,
@@ -63,6 +66,7 @@ class LocalTraining(LocalSteps, Aggregating):
 
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+    optimiser: Optimiser = "sgd"  # of the local steps; its state begins anew in every round
     weighting: Weighting = "records"
 
     def private_form(self, rate: float) -> PrivateForm | None:
@@ -80,6 +84,7 @@ class LocalTraining(LocalSteps, Aggregating):
             start,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
+            optimiser=self.optimiser,
             correction=self.correction(start),
         )
         return subtract(trained, start)
