@@ -12,7 +12,7 @@ from msgspec import Meta
 from fedstill.methods.shared.messages import Update
 from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
 from fedstill.private import Leak, PrivateForm
-from fedstill.steps.aggregate import Aggregating
+from fedstill.steps.aggregate import Averaging
 from fedstill.steps.arithmetic import add, subtract
 from fedstill.steps.local_sgd import local_sgd, private_steps, steps_of
 from fedstill.steps.training import Optimiser, Training
@@ -59,7 +59,7 @@ class LocalSteps:
 
 
 @dataclass(frozen=True)
-class LocalTraining(LocalSteps, Aggregating):
+class LocalTraining(LocalSteps, Averaging):
     """Lines 4 to 6 of FedAvg: local training, its update, and the average of all updates."""
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"weighting": "uniform"}
