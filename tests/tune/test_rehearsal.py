@@ -1,5 +1,7 @@
 """FedAvg among clients that hold parts of a set, and the search with it on a DistDD set."""
 
+import re
+import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +95,15 @@ def test_the_servers_set_is_partitioned_as_the_records_were(distdd: Path) -> Non
     assert torch.equal(owners, owners_of(stored, run_of(distdd)))
     with pytest.raises(RequestError, match="give the run folder"):
         owners_of(stored, None)
+
+
+def test_a_run_on_nodes_has_no_rule_for_the_servers_set(distdd: Path, tmp_path: Path) -> None:
+    shutil.copytree(distdd, tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    text = config.read_text()
+    config.write_text(re.sub(r'^partition = ".*"$', 'partition = "nodes"', text, flags=re.M))
+    with pytest.raises(RequestError, match="the nodes held their own records"):
+        owners_of(load_set(distdd), run_of(tmp_path / "run"))
 
 
 def test_a_judge_trains_among_the_owners(distdd: Path) -> None:

@@ -46,11 +46,11 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
+from fedstill.methods.shared.fresh import FreshNetworks
 from fedstill.methods.shared.messages import Weights, weights_schema
 from fedstill.private import PrivateForm
 from fedstill.records import SERVER, Records, SyntheticSet
 from fedstill.steps.aggregate import Aggregating
-from fedstill.steps.augment import Augment
 from fedstill.steps.class_gradients import (
     ClassMatching,
     class_gradients,
@@ -59,7 +59,7 @@ from fedstill.steps.class_gradients import (
 )
 from fedstill.steps.classes import check_images
 from fedstill.steps.fit import fit
-from fedstill.steps.from_scratch import evaluate_set, train_from_scratch
+from fedstill.steps.from_scratch import train_from_scratch
 from fedstill.steps.gradient_matching import distance_of
 from fedstill.steps.training import Training, initial_weights
 from fedstill.types import ClientContext, Evaluation, Params, Reply, ServerContext, Stateless, Task
@@ -92,7 +92,7 @@ class Distillation:
 
 
 @dataclass(frozen=True)
-class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
+class DistDD(Aggregating, FreshNetworks, Stateless[Distillation, Weights, ClassGradients]):
     """The server distils one set from class-wise gradients; the set is the product."""
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 100
@@ -108,12 +108,6 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
     distance: Literal["cosine", "cosine+mse", "mse"] = "cosine"  # the paper: mse
     mse_weight: Annotated[float, Meta(gt=0)] = 1.0  # of the squared part, where there is one
     normalize_rows: bool = False  # of the cosines
-    fresh_every: Annotated[int, Meta(ge=1)] = 5
-    fresh_networks: Annotated[int, Meta(ge=1)] = 5
-    fresh_epochs: Annotated[int, Meta(ge=1)] = 100
-    fresh_learning_rate: Annotated[float, Meta(gt=0)] = 0.02
-    fresh_augment: Augment = "none"  # DC augments digits when it trains on them
-    flip: bool = False  # whether augmentation may mirror images: never for digits
 
     def private_form(self, rate: float) -> PrivateForm:
         return PrivateForm(accesses=1)
@@ -222,17 +216,6 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
             iterations=self.steps_theta,
         )
 
-    @property
-    def training(self) -> Training:
-        """The training of new networks on the set."""
-        return Training(
-            self.fresh_learning_rate,
-            momentum=0.9,
-            epochs=self.fresh_epochs,
-            augment=self.fresh_augment,
-            flip=self.flip,
-        )
-
     def params(self, state: Distillation) -> Params:
         return state.params
 
@@ -240,9 +223,7 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
         """Accuracy of networks trained on the set, in the rounds in which it is evaluated."""
         if not state.due:
             return Evaluation(None, None)
-        synthetic, rng = _as_set(state.images), ctx.rng.at("evaluation")
-        number = self.fresh_networks
-        return evaluate_set(ctx.task, synthetic, test, rng, self.training, number, ctx.progress)
+        return self.worth(ctx, _as_set(state.images), test)
 
     def synthetic(
         self, state: Distillation, replies: Sequence[Reply[ClassGradients]]

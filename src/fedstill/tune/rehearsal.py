@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fedstill.config import resolve
-from fedstill.data import partition
+from fedstill.data import parse_partition, partition
 from fedstill.errors import RequestError
 from fedstill.records import SERVER, SyntheticSet
 from fedstill.rng import Rng
@@ -36,6 +36,11 @@ def owners_of(stored: StoredSet, run: RunFolder | None) -> Tensor:
             "are is not available; give the run folder"
         )
     experiment = resolve(run.read_config())
+    if parse_partition(experiment.partition).on_nodes:
+        raise RequestError(
+            "--federated: the nodes held their own records, so there is no rule by which to "
+            "partition the server's set"
+        )
     rng = Rng(experiment.seed).at("rehearsal")
     classes = len(stored.metadata.class_names)
     divided = partition(
