@@ -97,13 +97,27 @@ def test_the_servers_set_is_partitioned_as_the_records_were(distdd: Path) -> Non
         owners_of(stored, None)
 
 
+def changed(run: Path, folder: Path, pattern: str, line: str) -> Path:
+    """A copy of the run with one line of its configuration replaced."""
+    shutil.copytree(run, folder)
+    config = folder / "config.toml"
+    text, number = re.subn(f"^{pattern}$", line, config.read_text(), flags=re.M)
+    assert number == 1
+    config.write_text(text)
+    return folder
+
+
 def test_a_run_on_nodes_has_no_rule_for_the_servers_set(distdd: Path, tmp_path: Path) -> None:
-    shutil.copytree(distdd, tmp_path / "run")
-    config = tmp_path / "run" / "config.toml"
-    text = config.read_text()
-    config.write_text(re.sub(r'^partition = ".*"$', 'partition = "nodes"', text, flags=re.M))
+    run = changed(distdd, tmp_path / "run", 'partition = ".*"', 'partition = "nodes"')
     with pytest.raises(RequestError, match="the nodes held their own records"):
-        owners_of(load_set(distdd), run_of(tmp_path / "run"))
+        owners_of(load_set(run), run_of(run))
+
+
+def test_a_run_that_names_no_number_of_clients_has_the_default(
+    distdd: Path, tmp_path: Path
+) -> None:
+    run = changed(distdd, tmp_path / "run", "clients = 3", "")
+    assert int(owners_of(load_set(run), run_of(run)).max()) > 2
 
 
 def test_a_judge_trains_among_the_owners(distdd: Path) -> None:

@@ -36,17 +36,16 @@ def owners_of(stored: StoredSet, run: RunFolder | None) -> Tensor:
             "are is not available; give the run folder"
         )
     experiment = resolve(run.read_config())
-    if parse_partition(experiment.partition).on_nodes:
+    rule = parse_partition(experiment.partition)
+    if rule.on_nodes:
         raise RequestError(
             "--federated: the nodes held their own records, so there is no rule by which to "
             "partition the server's set"
         )
     rng = Rng(experiment.seed).at("rehearsal")
     classes = len(stored.metadata.class_names)
-    divided = partition(
-        stored.classes, experiment.partition, experiment.clients, classes, rng, allow_empty=True
-    )
-    return divided.owner
+    clients = experiment.clients or rule.default_clients
+    return partition(stored.classes, rule, clients, classes, rng, allow_empty=True).owner
 
 
 def rehearse(
