@@ -76,4 +76,12 @@ def test_distil_search_federate_compares_both_ways(
     ours, default, full = ways.values()
     assert full.accuracy >= ours.accuracy  # the winner is one of the candidates
     assert min(ours.cost.up_bytes, full.cost.up_bytes, default.cost.up_bytes) > 0
-    assert "| 3 |" in capsys.readouterr().out
+    by_candidates, costs = capsys.readouterr().out.split("\n\n")[1:]
+    # Figure 4: both searches end with what the first table says.
+    assert f"| {100 * ours.accuracy:.2f} | {100 * full.accuracy:.2f} |" in by_candidates
+    assert f"| 3 | {ours.cost.megabytes:.1f} | {full.cost.megabytes:.1f} |" in costs
+
+
+def test_the_best_so_far_is_that_of_the_search() -> None:
+    found = load("distil_search_federate").Found([{}] * 4, [0.5, 0.9, 0.9, 0.7], [9, 8, 7, 1], 0.0)
+    assert [found.best_of(number) for number in (1, 2, 3, 4)] == [0, 1, 2, 2]

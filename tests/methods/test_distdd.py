@@ -19,6 +19,7 @@ from fedstill.models import ConvNet, Model
 from fedstill.records import SERVER, Records, Scaling, Split
 from fedstill.rng import Rng
 from fedstill.runs.sets import load_set
+from fedstill.steps.class_gradients import match_class
 from fedstill.testing import as_vector, toy_run
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 from tests.methods.small import SMALL
@@ -115,14 +116,92 @@ def test_a_gradient_by_hand() -> None:
     assert up.classes.tolist() == [0, 1]
     assert up.gradients["w"].flatten().tolist() == [-2.0, 3.5]
     # One row of one number: the cosine is +-1, so only the squared distance moves the pixels.
-    method = DistDD(images_per_class=1, steps_s=1, pixel_learning_rate=0.5, mse_weight=1.0)
-    images = torch.tensor([[[2.0]], [[1.0]]])
-    moved, distance = method.match(
-        task, {"w": torch.zeros(1, 1)}, images, 0, {"w": up.gradients["w"][0]}
+    how = DistDD(steps_s=1, pixel_learning_rate=0.5, distance="cosine+mse").matching
+    wanted = {"w": up.gradients["w"][0]}
+    moved, distance = match_class(
+        task, {"w": torch.zeros(1, 1)}, torch.tensor([[2.0]]), 0, wanted, how, Rng(0).torch()
     )
     # Weight gradient -s/2 at s = 2: distance (-2 - -1)^2 = 1, pixel gradient -(-s/2 + 2) = -1.
     assert float(distance) == pytest.approx(1.0)
     assert float(moved) == pytest.approx(2.0 + 0.5 * 1.0)
+
+
+def test_as_printed_by_hand() -> None:
+    """Eq. 3 and 27: the sum of two clients' gradients, -2 and -1, and the squared distance."""
+    task = Task(Line(), (1,), 2, 2, 5, Scaling((0.0,), (1.0,)))
+    replies = [
+        Reply(k, ClassGradients(torch.tensor([0]), {"w": torch.tensor([[[g]]])}))
+        for k, g in enumerate((-2.0, -1.0))
+    ]
+    method = DistDD(aggregate="sum", distance="mse", steps_s=2, pixel_learning_rate=0.5)
+    target = method.targets(replies)[0]
+    assert float(target["w"]) == -3.0
+    moved, distance = match_class(
+        task, {"w": torch.zeros(1, 1)}, torch.tensor([[2.0]]), 0, target, method.matching,
+        Rng(0).torch(),
+    )  # fmt: skip
+    # (-3 + s/2)^2 at s = 2 is 4, its gradient s/2 - 3 = -2: s = 3, velocity -2.
+    # Then the gradient is -1.5 and the velocity 0.5 * -2 - 1.5 = -2.5: s = 4.25.
+    assert float(distance) == pytest.approx(4.0)
+    assert float(moved) == pytest.approx(4.25)
+
+
+def test_the_sum_is_the_mean_to_cosines_and_another_target_to_the_squared_distance() -> None:
+    state = FAST.init(SERVER_CONTEXT)
+    replies = replies_at(state, *(client(0, 0, 1, seed=k) for k in range(4)))
+
+    def images(**settings: Any) -> Tensor:
+        method = dataclasses.replace(FAST, pixel_learning_rate=0.1, **settings)
+        return method.server(SERVER_CONTEXT, state, replies).images
+
+    assert torch.allclose(images(aggregate="sum"), images(), atol=1e-5)
+    squared = images(aggregate="sum", distance="mse") - images(distance="mse")
+    assert squared[:2].abs().max() > 1e-3
+
+
+def test_the_squared_distance_is_over_all_weights() -> None:
+    method = dataclasses.replace(FAST, distance="mse", pixel_learning_rate=0.1, steps_s=1)
+    state = method.init(SERVER_CONTEXT)
+    context = client(1, 1, seed=3)
+    after = method.server(SERVER_CONTEXT, state, replies_at(state, context))
+    x, y = context.records.all()
+    pixels = state.images[1].clone().requires_grad_(True)
+    ours = gradient(state.params, pixels, torch.tensor([1, 1]), graph=True)
+    real = gradient(state.params, x, y)
+    distance = torch.stack([(a - b).square().sum() for a, b in zip(real, ours, strict=True)]).sum()
+    expected = state.images[1] - 0.1 * torch.autograd.grad(distance, pixels)[0]
+    assert torch.allclose(after.images[1], expected, atol=1e-6)
+    assert after.distance == pytest.approx(distance.item(), rel=1e-4)
+
+
+def test_a_mini_batch_of_the_set_moves_alone() -> None:
+    state = FAST.init(SERVER_CONTEXT)
+    replies = replies_at(state, client(0, 1, 2))
+    single = dataclasses.replace(FAST, steps_s=1, synthetic_batch=1)
+    after = single.server(SERVER_CONTEXT, state, replies).images
+    moved = (after != state.images).flatten(2).any(2)
+    assert moved.sum(1).tolist() == [1, 1, 1]  # one of two images per class
+    # The one that moved did so as a set of one image would.
+    label, row = 2, int(moved[2].nonzero())
+    alone = dataclasses.replace(state, images=state.images[:, row : row + 1])
+    of_one = dataclasses.replace(FAST, steps_s=1).server(SERVER_CONTEXT, alone, replies).images
+    assert torch.allclose(after[label, row], of_one[label, 0], atol=1e-6)
+
+
+def test_a_mini_batch_of_all_images_is_the_whole_set() -> None:
+    state = FAST.init(SERVER_CONTEXT)
+    replies = replies_at(state, client(0, 1, 2))
+    whole = FAST.server(SERVER_CONTEXT, state, replies).images
+    for batch in (2, 3):
+        method = dataclasses.replace(FAST, synthetic_batch=batch)
+        assert torch.equal(method.server(SERVER_CONTEXT, state, replies).images, whole)
+
+
+def test_over_the_steps_every_image_has_its_turn() -> None:
+    method = dataclasses.replace(FAST, steps_s=12, synthetic_batch=1)
+    state = method.init(SERVER_CONTEXT)
+    after = method.server(SERVER_CONTEXT, state, replies_at(state, client(0, 1, 2))).images
+    assert (after != state.images).flatten(2).any(2).all()
 
 
 def replies_at(state: Distillation, *contexts: ClientContext) -> list[Reply[ClassGradients]]:
@@ -246,6 +325,15 @@ def test_the_set_comes_nearer_round_by_round() -> None:
         distances.append(state.distance)
     assert distances == sorted(distances, reverse=True)
     assert distances[-1] < 0.7 * distances[0]
+
+
+def test_new_networks_may_train_with_augmentation() -> None:
+    state = dataclasses.replace(FAST.init(SERVER_CONTEXT), due=True)
+    test = client(*[0, 1, 2] * 10).records
+    plain = FAST.evaluate(SERVER_CONTEXT, state, test)
+    augmented = dataclasses.replace(FAST, fresh_augment="dsa")
+    assert augmented.training.augment == "dsa"
+    assert augmented.evaluate(SERVER_CONTEXT, state, test).loss != plain.loss
 
 
 @pytest.mark.slow

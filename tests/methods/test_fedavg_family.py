@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedstill.config import resolve
 from fedstill.data import Dataset, Partition, Records, Scaling, Split
+from fedstill.errors import RequestError
 from fedstill.methods.central import Central
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fednova import FedNova, path_length
@@ -77,6 +79,25 @@ def local(client: int, w: float, steps: int, rate: float, extra: float = 0.0) ->
     for _ in range(steps):
         w -= rate * (gradient(client, w) + extra)
     return w
+
+
+def test_fedavg_with_adam_by_hand() -> None:
+    """Two steps of Kingma and Ba's algorithm 1; the client's state does not outlive the round."""
+    method = FedAvg(local_epochs=2, batch_size=10, learning_rate=0.1, optimiser="adam")
+    _, ups, _ = one_round(method)
+    for client, up in enumerate(ups):
+        w = mean = square = 0.0
+        for step in (1, 2):
+            g = gradient(client, w)
+            mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g * g
+            first, second = mean / (1 - 0.9**step), square / (1 - 0.999**step)
+            w -= 0.1 * first / (math.sqrt(second) + 1e-8)
+        assert float(up.update["w"]) == pytest.approx(w, rel=1e-5)
+
+
+def test_fednova_normalises_the_path_of_sgd_alone() -> None:
+    with pytest.raises(RequestError, match=r"method\.optimiser.*'adam'"):
+        resolve({"method": {"name": "fednova", "optimiser": "adam"}})
 
 
 def test_fedavg_round_by_hand() -> None:

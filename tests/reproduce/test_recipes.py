@@ -68,6 +68,41 @@ def test_the_recipes_of_the_issue_are_there() -> None:
     assert names <= set(recipe_names())
 
 
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("distdd")])
+def test_no_scale_makes_two_cells_the_same_experiment(name: str) -> None:
+    """A scale's settings are above the columns': they must not set what columns differ in."""
+    recipe = load_recipe(name)
+    for scale in recipe.scales:
+        requests = [cell.request for cell in recipe.cells(scale)]
+        if scale != "smoke":
+            assert all(requests.count(request) == 1 for request in requests)
+
+
+def test_distdd_at_scale_paper_is_as_printed() -> None:
+    """The sum of eq. 3, the squared distance of eq. 27; the median where the paper has it."""
+    for name in (name for name in recipe_names() if name.startswith("distdd")):
+        for cell in load_recipe(name).cells("paper"):
+            if cell.request["method"]["name"] == "distdd":
+                method = resolve(cell.request).method
+                rule = "median" if "median" in cell.row else "sum"
+                assert (method["aggregate"], method["distance"]) == (rule, "mse")
+
+
+def test_distdd_noise_has_a_column_without() -> None:
+    cells = load_recipe("distdd-noise").cells("paper")
+    sigmas = [(resolve(cell.request).privacy or None) for cell in cells]
+    assert [s and s.sigma for s in sigmas] == [None, 0.01, 0.1, 1.0, 10.0, 100.0]
+
+
+def test_distdd_has_mislabelled_clients_beside_mislabelled_samples() -> None:
+    cells = load_recipe("distdd-mislabelling").cells("paper")
+    of = {cell.column: resolve(cell.request) for cell in cells if cell.row == "DistDD"}
+    assert of["40% of samples"].corrupt.clients == "all"
+    wrong = of["40% of clients"]
+    assert wrong.corrupt.share == 1.0
+    assert len(wrong.corrupt.clients) / (wrong.clients or 1) == 0.4
+
+
 def test_published_numbers_stand_where_the_papers_have_them() -> None:
     def published(name: str, row: str, column: str) -> tuple[float | None, float | None]:
         cells = load_recipe(name).cells("paper")

@@ -172,6 +172,18 @@ def test_too_few_clients_for_krum_are_refused_before_the_run(method: str, tmp_pa
     assert not out.exists()
 
 
+def test_the_sum_has_no_weights() -> None:
+    rows = vectors([1, 2], [3, 4], [5, 6])
+    summed = Aggregating(aggregate="sum").aggregated(rows, [0.5, 0.25, 0.25])
+    assert flat(summed).tolist() == [9, 12]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fednova", "fedsgd", "random-mask"])
+def test_updates_of_a_model_are_not_summed(method: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"method\.aggregate.*'sum'"):
+        fedstill.run(method, out=tmp_path / "run", set={"method.aggregate": "sum"})
+
+
 @pytest.mark.parametrize("rule", RULES[1:])
 @pytest.mark.parametrize("method", ["fedavg", "fednova", "fedsgd"])
 def test_the_fedavg_family_runs_with_every_rule(method: str, rule: Rule, tmp_path: Path) -> None:

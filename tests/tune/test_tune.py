@@ -253,7 +253,8 @@ def test_the_command(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ({"model": "nlp"}, "no model 'nlp'; did you mean 'mlp'"),
         ({"search": "hyper", "model": "mlp", "space": {"training": {
             "learning_rate": 1.0, "momentum": 0.0, "batch_size": 1, "epochs": 1,
-            "schedule": "step", "augment": "none"}}}, "nothing is left to search"),
+            "schedule": "step", "augment": "none", "optimiser": "sgd"}}},
+         "nothing is left to search"),
         ({"space": "nowhere.toml"}, "cannot be read"),
         ({"space": {"training": {"momentum": [2.0, 3.0]}}}, r"training\.momentum"),
         ({"space": {"training": {"epochs": "many"}}}, r"training\.epochs"),

@@ -62,6 +62,14 @@ def tune_command(
     repeats: Annotated[
         int, typer.Option(min=1, help="Networks per trial, each with its own split.")
     ] = 1,
+    federated: Annotated[
+        bool,
+        typer.Option(
+            "--federated",
+            help="Train candidates by FedAvg among clients that hold parts of the set, and search "
+            "the local epochs too.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same trials.")] = 0,
     device: options.Device = "cpu",
     json: options.Json = False,
@@ -88,6 +96,7 @@ def tune_command(
             space=space,
             holdout=holdout,
             repeats=repeats,
+            federated=federated,
             seed=seed,
             device=device,
             watcher=watcher,
@@ -166,6 +175,8 @@ def describe_candidate(candidate: Candidate) -> str:
         f"{network}; rate {training.learning_rate:.3g} momentum {training.momentum:g} "
         f"batch {training.batch_size} epochs {training.epochs} {training.schedule}"
         + (f" {training.augment}" if training.augment != "none" else "")
+        + (f" {training.optimiser}" if training.optimiser != "sgd" else "")
+        + (f" local epochs {candidate.federated.local_epochs}" if candidate.federated else "")
     )
 
 

@@ -6,9 +6,9 @@ submission): the server distils one set from gradients that clients send class b
     3       send theta to the sampled clients
     4       client i: for every class c it holds: g_{c,i} <- gradient at theta of the mean loss on a
                   mini-batch of c;  send all of them
-    5       server: for every class c received: G_c <- mean (or a robust rule) of the g_{c,i}
-    6           steps_s times: S_c <- S_c - eta_s * pixel gradient of
-                                        dist(G_c, grad L(theta; S_c))
+    5       server: for every class c received: G_c <- mean (sum, robust rule) of the g_{c,i}
+    6           steps_s times: B <- synthetic_batch images of S_c;
+                               B <- B - eta_s * pixel gradient of dist(G_c, grad L(theta; B))
     7       server: theta <- steps_theta SGD steps on L(theta; S)                     (eq. 7)
     8       server: every restart_every rounds: theta <- init
     9   server, after the last round: theta <- a new network trained on S
@@ -18,10 +18,14 @@ on S alone (every ``fresh_every`` rounds and after the last), with their spread 
 
 The paper's values: 20 clients (50 in its large table), half of them per round, 500 rounds, 100
 images per class; it gives no learning rates. The defaults below are for a laptop, chosen by
-measurement (docs/measurements.md). The paper's line 14 sums the gradients; the cosine does not
-depend on the scale, the squared distance does, so line 5 takes the mean. Its line 20, "theta <- G",
-is read as a misprint of eq. 7. The images of a class that no sampled client holds, or fewer
-clients than ``krum`` needs, are not updated.
+measurement (docs/measurements.md).
+
+As printed it is ``aggregate = "sum"`` (eq. 3, line 14) with ``distance = "mse"`` (eq. 27). The two
+contradict each other: the gradient of S_c is a mean over images, so the squared distance to a sum
+over n clients asks for a gradient n times too long, and n differs from class to class and round to
+round. The defaults are the mean and DC's cosines, which do not depend on the length. Line 20 of
+the box, "theta <- G", is read as a misprint of eq. 7. The images of a class that no sampled client
+holds, or fewer clients than ``krum`` needs, are not updated.
 
 Each client uploads (classes it holds) x (weights of the model) floats per round: far more than
 FedAvg. In return, any later experiment on S needs no further communication.
@@ -36,21 +40,27 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from msgspec import Meta
 from torch import Tensor
 
+from fedstill.methods.shared.fresh import FreshNetworks
 from fedstill.methods.shared.messages import Weights, weights_schema
 from fedstill.private import PrivateForm
 from fedstill.records import SERVER, Records, SyntheticSet
 from fedstill.steps.aggregate import Aggregating
-from fedstill.steps.class_gradients import class_gradients, released_class_gradients
+from fedstill.steps.class_gradients import (
+    ClassMatching,
+    class_gradients,
+    match_class,
+    released_class_gradients,
+)
 from fedstill.steps.classes import check_images
 from fedstill.steps.fit import fit
-from fedstill.steps.from_scratch import evaluate_set, train_from_scratch
-from fedstill.steps.gradient_matching import GradientDistance, gradient_matching_pixels
+from fedstill.steps.from_scratch import train_from_scratch
+from fedstill.steps.gradient_matching import distance_of
 from fedstill.steps.training import Training, initial_weights
 from fedstill.types import ClientContext, Evaluation, Params, Reply, ServerContext, Stateless, Task
 from fedstill.wire import NormLimit, Schema, TensorSpec
@@ -82,7 +92,7 @@ class Distillation:
 
 
 @dataclass(frozen=True)
-class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
+class DistDD(Aggregating, FreshNetworks, Stateless[Distillation, Weights, ClassGradients]):
     """The server distils one set from class-wise gradients; the set is the product."""
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 100
@@ -94,12 +104,10 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
     theta_learning_rate: Annotated[float, Meta(gt=0)] = 0.02
     theta_batch: Annotated[int, Meta(ge=1)] = 256
     restart_every: Annotated[int, Meta(ge=0)] = 0  # 0: never
-    mse_weight: Annotated[float, Meta(ge=0)] = 0.0
-    normalize_rows: bool = False
-    fresh_every: Annotated[int, Meta(ge=1)] = 5
-    fresh_networks: Annotated[int, Meta(ge=1)] = 5
-    fresh_epochs: Annotated[int, Meta(ge=1)] = 100
-    fresh_learning_rate: Annotated[float, Meta(gt=0)] = 0.02
+    synthetic_batch: Annotated[int, Meta(ge=1)] | None = None  # images per pixel step; None: all
+    distance: Literal["cosine", "cosine+mse", "mse"] = "cosine"  # the paper: mse
+    mse_weight: Annotated[float, Meta(gt=0)] = 1.0  # of the squared part, where there is one
+    normalize_rows: bool = False  # of the cosines
 
     def private_form(self, rate: float) -> PrivateForm:
         return PrivateForm(accesses=1)
@@ -147,7 +155,10 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
         images, targets = state.images.clone(), self.targets(replies)
         total = 0.0
         for step, (label, target) in enumerate(targets.items()):
-            images[label], distance = self.match(ctx.task, state.params, images, label, target)
+            generator = ctx.rng.at("batches", label).torch()
+            images[label], distance = match_class(  # line 6
+                ctx.task, state.params, images[label], label, target, self.matching, generator
+            )
             total += distance
             ctx.progress(step + 1, len(targets))
         last = ctx.round == ctx.task.rounds
@@ -176,23 +187,17 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
             if label not in few
         }
 
-    def match(
-        self, task: Task, params: Params, images: Tensor, label: int, target: Params
-    ) -> tuple[Tensor, float]:
-        """Line 6: one class's images after ``steps_s`` steps, and the distance before them."""
-        matched = images[label].clone()
-        labels = torch.full((len(matched),), label, device=matched.device)
-        velocity = torch.zeros_like(matched)
-        target_gradient = [target[name] for name in params]
-        how = GradientDistance(self.normalize_rows, False, self.mse_weight)
-        distances: list[Tensor] = []
-        for _ in range(self.steps_s):
-            gradient, distance = gradient_matching_pixels(
-                task, params, matched, labels, target_gradient, how
-            )
-            matched -= self.pixel_learning_rate * velocity.mul_(self.pixel_momentum).add_(gradient)
-            distances.append(distance)
-        return matched, float(distances[0])
+    @property
+    def matching(self) -> ClassMatching:
+        """The settings of line 6. Eq. 27 is over all weights; DC's cosines leave vectors out."""
+        distance = distance_of(
+            self.distance,
+            normalize_rows=self.normalize_rows,
+            include_vectors=self.distance == "mse",
+            mse_weight=self.mse_weight,
+        )
+        rate, momentum = self.pixel_learning_rate, self.pixel_momentum
+        return ClassMatching(distance, self.steps_s, rate, momentum, self.synthetic_batch)
 
     def next_theta(self, ctx: ServerContext, params: Params, images: Tensor, last: bool) -> Params:
         """The network of the next round: lines 7 to 9."""
@@ -211,11 +216,6 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
             iterations=self.steps_theta,
         )
 
-    @property
-    def training(self) -> Training:
-        """The training of new networks on the set."""
-        return Training(self.fresh_learning_rate, momentum=0.9, epochs=self.fresh_epochs)
-
     def params(self, state: Distillation) -> Params:
         return state.params
 
@@ -223,9 +223,7 @@ class DistDD(Aggregating, Stateless[Distillation, Weights, ClassGradients]):
         """Accuracy of networks trained on the set, in the rounds in which it is evaluated."""
         if not state.due:
             return Evaluation(None, None)
-        synthetic, rng = _as_set(state.images), ctx.rng.at("evaluation")
-        number = self.fresh_networks
-        return evaluate_set(ctx.task, synthetic, test, rng, self.training, number, ctx.progress)
+        return self.worth(ctx, _as_set(state.images), test)
 
     def synthetic(
         self, state: Distillation, replies: Sequence[Reply[ClassGradients]]

@@ -18,6 +18,7 @@ With privacy on all clients take the same number of steps, and it would be FedAv
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fedstill.methods.shared.local_training import LocalTraining
 from fedstill.methods.shared.messages import Update, Weights, record_range
@@ -46,6 +47,8 @@ def path_length(steps: int, momentum: float) -> float:
 @dataclass(frozen=True)
 class FedNova(LocalTraining, WeightsDown[NormalisedUpdate]):
     """Average of updates that are normalised by each client's number of steps."""
+
+    optimiser: Literal["sgd"] = "sgd"  # whose path length a_k is
 
     def private_form(self, rate: float) -> None:
         """None: it would be DP-FedAvg (see above)."""

@@ -24,7 +24,7 @@ from fedstill.methods.shared.weighting import Weighting, client_weights, weighti
 from fedstill.methods.shared.weights_down import WeightsDown
 from fedstill.private import Leak, PrivateForm
 from fedstill.records import Records
-from fedstill.steps.aggregate import Aggregating
+from fedstill.steps.aggregate import Averaging
 from fedstill.steps.arithmetic import add
 from fedstill.steps.gradient import full_gradient
 from fedstill.steps.per_record import weight_gradients
@@ -34,7 +34,7 @@ from fedstill.wire import Schema
 
 
 @dataclass(frozen=True)
-class FedSGD(Aggregating, WeightsDown[Update]):  # lines 1 and 3: WeightsDown
+class FedSGD(Averaging, WeightsDown[Update]):  # lines 1 and 3: WeightsDown
     """One full gradient step per round."""
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"weighting": "uniform"}

@@ -1,6 +1,8 @@
 """One vector out of many: the mean, and robust rules that tolerate a minority of wrong vectors.
 
-- ``mean``: the weighted sum. A single vector can move it anywhere.
+- ``mean``: the sum with the given weights. A single vector can move it anywhere.
+- ``sum``: every vector with weight 1. Its length grows with the number of vectors; only DistDD,
+  whose paper prints it, offers it.
 - ``median``: coordinate-wise (Yin et al., ICML 2018); the mean of the middle two if their number is
   even. While more than half of the vectors are correct, every coordinate stays in their range.
 - ``trimmed-mean``: per coordinate, the share ``trim`` of the values (rounded up) is removed at each
@@ -26,7 +28,8 @@ from fedstill.errors import RunError
 from fedstill.steps.arithmetic import weighted_sum
 from fedstill.types import Params, RepliesNeeded
 
-Rule = Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"]
+MeanRule = Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"]
+Rule = Literal["sum"] | MeanRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,8 @@ class Aggregating:
         match self.aggregate:
             case "mean":
                 return weighted_sum(vectors, weights)
+            case "sum":
+                return weighted_sum(vectors, [1.0] * len(vectors))
             case "median":
                 return median(vectors)
             case "trimmed-mean":
@@ -71,6 +76,13 @@ class Aggregating:
                 return krum(vectors, self.byzantine)
             case "multi-krum":
                 return multi_krum(vectors, self.byzantine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Aggregating):
+    """The same for updates of a model, which must not be summed."""
+
+    aggregate: MeanRule = "mean"
 
 
 def median(vectors: Sequence[Params]) -> Params:

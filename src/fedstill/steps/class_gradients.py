@@ -1,8 +1,11 @@
-"""Gradients per class: what a client of DistDD sends about its records.
+"""Gradients per class: what a client of DistDD sends about its records, and what its server makes
+of them.
 
 Without privacy only ``class_gradients`` reads the records; with privacy only the mechanism does,
-called by ``released_class_gradients``.
+called by ``released_class_gradients``. ``match_class`` sees the gradients alone.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,6 +13,7 @@ from torch import Tensor
 from fedstill.private import Private
 from fedstill.steps.classes import ByClass
 from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.steps.gradient_matching import GradientDistance, gradient_matching_pixels
 from fedstill.steps.per_record import weight_gradients
 from fedstill.types import ClientContext, Params, Task
 
@@ -44,3 +48,49 @@ def released_class_gradients(task: Task, params: Params, door: Private) -> tuple
     counts = release.counts.clamp(min=least)
     means = {k: v / counts.view(-1, *[1] * (v.dim() - 1)) for k, v in release.sums.items()}
     return door.classes.to(task.device), means
+
+
+@dataclass(frozen=True)
+class ClassMatching:
+    """How the images of a class are moved towards the class's gradient."""
+
+    distance: GradientDistance
+    steps: int
+    learning_rate: float
+    momentum: float
+    batch: int | None = None  # images per step, drawn at random; None: all
+
+
+def match_class(
+    task: Task,
+    params: Params,
+    images: Tensor,
+    label: int,
+    target: Params,
+    how: ClassMatching,
+    generator: torch.Generator,
+) -> tuple[Tensor, float]:
+    """The images of one class after the pixel steps, and the distance before them.
+
+    Images that are not in a step's batch have pixel gradient zero in that step.
+    """
+    matched, velocity = images.clone(), torch.zeros_like(images)
+    wanted = [target[name] for name in params]
+    labels = torch.full((len(images),), label, device=images.device)
+    distances: list[Tensor] = []
+    for _ in range(how.steps):
+        rows = _some(len(images), how.batch, generator).to(images.device)
+        found, distance = gradient_matching_pixels(
+            task, params, matched[rows], labels[rows], wanted, how.distance
+        )
+        velocity.mul_(how.momentum).index_add_(0, rows, found)
+        matched -= how.learning_rate * velocity
+        distances.append(distance)
+    return matched, float(distances[0])
+
+
+def _some(number: int, batch: int | None, generator: torch.Generator) -> Tensor:
+    """``batch`` random positions of ``number``, or all of them; ascending."""
+    if batch is None or batch >= number:
+        return torch.arange(number)
+    return torch.randperm(number, generator=generator)[:batch].sort().values

@@ -11,7 +11,7 @@ from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.ball import project_ball
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.matching import same
-from fedstill.steps.training import Sgd, Training
+from fedstill.steps.training import Descent, Training
 from fedstill.types import Params, Task
 
 
@@ -36,7 +36,7 @@ def fit(
     """
     steps = training.steps(len(images)) if iterations is None else iterations
     params = tracked(start)
-    sgd = Sgd(params, training.momentum)
+    descent = Descent(params, training)
     changes = rng.at("augment").torch()
     batches = _batches(len(images), training.batch_size, rng)
     for step, rows in zip(range(steps), batches, strict=False):
@@ -44,7 +44,7 @@ def fit(
         share = None if weights is None else weights[rows]
         augment = draw_augmentation(training.augment, changes, flip=training.flip)
         gradient, _ = batch_gradient(task, params, augment(images[rows]), labels[rows], share)
-        sgd.step(gradient, training.rate(step, steps))
+        descent.step(gradient, training.rate(step, steps))
         if radius is not None:
             with torch.no_grad():
                 for name, inside in project_ball(params, start, radius).items():

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedstill.private import Private
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.per_record import weight_gradients
-from fedstill.steps.training import Sgd, Training
+from fedstill.steps.training import Descent, Training
 from fedstill.types import ClientContext, Params
 
 
@@ -42,7 +42,7 @@ def local_sgd(
     (``batch_size`` is not used), and an epoch has 1 / q steps. All of these numbers are public.
     """
     weights = tracked(start)
-    sgd = Sgd(weights, training.momentum, weight_decay)
+    descent = Descent(weights, training, weight_decay)
     if ctx.private is None:
         number = steps_of(len(ctx.records), training.epochs, training.batch_size, steps)
         gradients = _batch_gradients(ctx, weights, training.batch_size)
@@ -53,7 +53,7 @@ def local_sgd(
     for step, gradient in zip(range(number), gradients, strict=False):
         with torch.no_grad():
             extra = correction(weights) if correction else None
-        sgd.step(gradient, training.rate(step, number), extra)
+        descent.step(gradient, training.rate(step, number), extra)
         ctx.progress(step + 1, number)
     return {k: v.detach() for k, v in weights.items()}
 

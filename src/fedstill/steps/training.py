@@ -1,9 +1,9 @@
-"""How a network is trained: the settings, the learning-rate schedules and the SGD update."""
+"""How a network is trained: the settings, the learning-rate schedules and the update rules."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import torch
 from msgspec import Meta
@@ -16,6 +16,7 @@ from fedstill.wire.tree import to_device
 
 Schedule = Literal["constant", "step", "cosine"]
 Decay = Literal["none", "cosine"]
+Optimiser = Literal["sgd", "adam"]
 
 # The factor on the learning rate after this share of the training.
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -34,7 +35,10 @@ def decayed(learning_rate: float, decay: Decay, number: int, rounds: int) -> flo
 
 @dataclass(frozen=True)
 class Training:
-    """SGD on a set of examples. ``flip``: augmentation may mirror images (never for digits)."""
+    """Steps on batches of a set of examples. ``momentum`` is SGD's; Adam has its own.
+
+    ``flip``: augmentation may mirror images (never for digits).
+    """
 
     learning_rate: Annotated[float, Meta(gt=0)]
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
@@ -43,6 +47,7 @@ class Training:
     schedule: Schedule = "constant"
     augment: Augment = "none"
     flip: bool = False
+    optimiser: Optimiser = "sgd"
 
     def steps(self, examples: int) -> int:
         """The number of steps of all epochs on ``examples``."""
@@ -53,27 +58,66 @@ class Training:
         return self.learning_rate * SCHEDULES[self.schedule](step / steps)
 
 
-class Sgd:
-    """The SGD update, in place: momentum, weight decay, and a term that a method may add."""
+class Update(Protocol):
+    """The direction of a step for one weight, from its gradient, which may be overwritten."""
 
-    def __init__(self, weights: Params, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        self._weights = weights
-        self._momentum, self._weight_decay = momentum, weight_decay
-        self._velocity = {k: torch.zeros_like(v) for k, v in weights.items()} if momentum else {}
+    def direction(self, gradient: Tensor) -> Tensor: ...
+
+
+class Sgd:
+    """The gradient itself, with momentum if there is any."""
+
+    def __init__(self, weight: Tensor, momentum: float) -> None:
+        self._momentum = momentum
+        self._velocity = torch.zeros_like(weight) if momentum else None
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        if self._velocity is None:
+            return gradient
+        return self._velocity.mul_(self._momentum).add_(gradient)
+
+
+class Adam:
+    """Kingma and Ba, ICLR 2015, with their values; SGD's momentum is not used."""
+
+    _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
+
+    def __init__(self, weight: Tensor, momentum: float) -> None:
+        self._mean, self._square = torch.zeros_like(weight), torch.zeros_like(weight)
+        self._steps = 0
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        self._steps += 1
+        self._mean.mul_(self._FIRST).add_(gradient, alpha=1 - self._FIRST)
+        self._square.mul_(self._SECOND).addcmul_(gradient, gradient, value=1 - self._SECOND)
+        first, second = (1 - beta**self._steps for beta in (self._FIRST, self._SECOND))
+        return self._mean / first / ((self._square / second).sqrt() + self._SMALL)
+
+
+UPDATES: dict[Optimiser, Callable[[Tensor, float], Update]] = {"sgd": Sgd, "adam": Adam}
+
+
+class Descent:
+    """Steps on weights, in place: the optimiser, weight decay, and a term that a method may add."""
+
+    def __init__(self, weights: Params, training: Training, weight_decay: float = 0.0) -> None:
+        self._weights, self._weight_decay = weights, weight_decay
+        make, momentum = UPDATES[training.optimiser], training.momentum
+        self._updates = [make(weight.detach(), momentum) for weight in weights.values()]
 
     @torch.no_grad()
     def step(
         self, gradient: Sequence[Tensor], learning_rate: float, extra: Params | None = None
     ) -> None:
         """One step along ``-gradient`` (in the order of the weights), which is overwritten."""
-        for (name, weight), direction in zip(self._weights.items(), gradient, strict=True):
+        for (name, weight), update, part in zip(
+            self._weights.items(), self._updates, gradient, strict=True
+        ):
             if self._weight_decay:
-                direction.add_(weight, alpha=self._weight_decay)
+                part.add_(weight, alpha=self._weight_decay)
             if extra:
-                direction.add_(extra[name])
-            if self._momentum:
-                direction = self._velocity[name].mul_(self._momentum).add_(direction)
-            weight.sub_(direction, alpha=learning_rate)
+                part.add_(extra[name])
+            weight.sub_(update.direction(part), alpha=learning_rate)
 
 
 def initial_weights(task: Task, rng: Rng) -> Params:

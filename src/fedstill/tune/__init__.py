@@ -20,6 +20,7 @@ from fedstill.runs.folder import RunFolder
 from fedstill.runs.sets import StoredSet, load_set, set_file
 from fedstill.tune.objective import Judge, held_out_rows
 from fedstill.tune.page import write_page
+from fedstill.tune.rehearsal import owners_of
 from fedstill.tune.search import InProcess, InWorker, Judges, SearchLoop, Watcher
 from fedstill.tune.space import (
     Choice,
@@ -29,6 +30,7 @@ from fedstill.tune.space import (
     default_space,
     narrowed,
     open_settings,
+    rehearsed,
     suggest,
     with_changes,
 )
@@ -92,13 +94,15 @@ def tune(
     holdout: float = 0.25,
     repeats: int = 1,
     seed: int = 0,
+    federated: bool = False,
     device: str = "cpu",
     watcher: Watcher | None = None,
 ) -> Tuned:
     """Search for the best network and training on a synthetic set; options as ``fedstill tune``.
 
     ``trials`` is the total number of trials in the study: an interrupted study is resumed up to
-    it. ``space`` is a TOML file or a table that changes what is searched.
+    it. ``space`` is a TOML file or a table that changes what is searched. ``federated``: a
+    candidate is trained by FedAvg among clients that hold parts of the set.
 
     >>> fedstill.tune("runs/feddm-digits-001", trials=20).winner.candidate
     """
@@ -111,13 +115,14 @@ def tune(
     path = Path(source)
     stored, run = load_set(path), run_of(path)
     changes = read_toml(Path(space)) if isinstance(space, str | Path) else dict(space or {})
-    offered = _space(stored, run, search, model, changes)
+    owners = owners_of(stored, run) if federated else None
+    offered = _space(stored, run, search, model, changes, federated)
     held_out_rows(stored.classes, holdout, Rng(seed))  # refuses a set that is too small
     voters = voters_of(run, path, stored) if objective == "vote" else None
     begun = study or (Path(out) / _STUDY if out else None)
     if voters is not None and not (begun and Path(begun).exists()):
         refuse_overspending(voters, trials * repeats)  # the ledgers stop a resumed one
-    judge = Judge(stored, seed, holdout, repeats, device, voters)
+    judge = Judge(stored, seed, holdout, repeats, device, voters, owners)
     experiment = {
         "set": set_digest(stored),
         "space": as_plain(offered),
@@ -136,6 +141,7 @@ def tune(
     header: Table = {
         "set": str(set_file(path).absolute()),
         "vote": voters is not None,
+        "federated": federated,
         "seed": seed,
         "holdout": holdout,
         "repeats": repeats,
@@ -164,11 +170,17 @@ def _check_numbers(trials: int, workers: int, holdout: float, repeats: int) -> N
 
 
 def _space(
-    stored: StoredSet, run: RunFolder | None, search: str, model: str | None, changes: Table
+    stored: StoredSet,
+    run: RunFolder | None,
+    search: str,
+    model: str | None,
+    changes: Table,
+    federated: bool,
 ) -> Space:
     (table,) = model_tables([model] if model else None, {}, run)
     network = resolve_model(table)
-    space = with_changes(narrowed(default_space(stored.metadata.shape), search, network), changes)
+    space = narrowed(default_space(stored.metadata.shape), search, network)
+    space = with_changes(rehearsed(space, search) if federated else space, changes)
     check(space, stored.metadata.shape, len(stored.metadata.class_names))
     if not open_settings(space):
         raise RequestError("--space: nothing is left to search: every setting is fixed")
@@ -227,7 +239,7 @@ def _conclude(
     )
     winner = best_of(judged)
     candidate = winner.candidate
-    tuned = any(name.startswith("training.") for name in open_settings(space))
+    tuned = any(name.startswith(("training.", "federated.")) for name in open_settings(space))
     config = winner_table(winner, tuned, run)
     metadata = stored.metadata
     title = f"{metadata.method} on {metadata.data}, round {metadata.round}: {len(stored)} images"

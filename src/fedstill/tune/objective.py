@@ -6,7 +6,7 @@ every epoch their mean accuracy can decide whether to continue.
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.runs.sets import StoredSet
 from fedstill.steps.scores import score_set
+from fedstill.tune.rehearsal import rehearse
 from fedstill.tune.space import Candidate
 from fedstill.tune.training import train
 from fedstill.tune.vote import Voters
@@ -47,15 +48,17 @@ class Judge:
     repeats: int = 1
     device: str = "cpu"
     voters: Voters | None = None  # None: held-out images decide
+    owners: Tensor | None = None  # the client of each image, for a rehearsal of the federation
 
     def judge(self, candidate: Candidate, should_continue: ShouldContinue) -> Verdict | None:
         """The verdict; ``None`` if ``should_continue`` stopped the training."""
         task = self._task(candidate)
         rng = Rng(self.seed).at("tune")
-        splits = [self._split(task, rng.at("split", r)) for r in range(self.repeats)]
+        held = [self._held(rng.at("split", r)) for r in range(self.repeats)]
+        splits = [self._split(task, rows) for rows in held]
         trainings = [
-            train(task, used, candidate.training, rng.at("network", r))
-            for r, (used, _) in enumerate(splits)
+            self._training(task, candidate, used, ~rows, rng.at("network", r))
+            for r, (rows, (used, _)) in enumerate(zip(held, splits, strict=True))
         ]
         networks: tuple[Params, ...] = ()
         held_out = 0.0
@@ -84,12 +87,23 @@ class Judge:
         classes = len(data.class_names)
         return network_task(candidate.model, data.shape, classes, data.scaling, self.device)[0]
 
-    def _split(self, task: Task, rng: Rng) -> tuple[SyntheticSet, SyntheticSet]:
+    def _held(self, rng: Rng) -> Tensor:
+        """Which rows of the set are held out."""
+        return held_out_rows(self.stored.classes, self.holdout, rng)
+
+    def _split(self, task: Task, held: Tensor) -> tuple[SyntheticSet, SyntheticSet]:
         """The part to train on, and the held-out part."""
-        held = held_out_rows(self.stored.classes, self.holdout, rng)
         images, labels = self.stored.images.to(task.device), self.stored.labels.to(task.device)
         held = held.to(task.device)
         return SyntheticSet(images[~held], labels[~held]), SyntheticSet(images[held], labels[held])
+
+    def _training(
+        self, task: Task, candidate: Candidate, used: SyntheticSet, rows: Tensor, rng: Rng
+    ) -> Iterator[Params]:
+        """The candidate's training on these rows of the set, in one place or among clients."""
+        if candidate.federated is None or self.owners is None:
+            return train(task, used, candidate.training, rng)
+        return rehearse(task, used, self.owners[rows].to(task.device), candidate, rng)
 
 
 def held_out_rows(classes: Tensor, share: float, rng: Rng) -> Tensor:

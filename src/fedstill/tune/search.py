@@ -191,7 +191,7 @@ class SearchLoop:
         begun = time.monotonic()
 
         def should_continue(epoch: int, accuracy: float) -> bool:
-            self.watcher.epoch(trial.number, epoch, candidate.training.epochs, accuracy)
+            self.watcher.epoch(trial.number, epoch, candidate.reports, accuracy)
             with self._lock, warnings.catch_warnings():
                 # A trial that was started before a kill reports its epochs again.
                 warnings.simplefilter("ignore")

@@ -2,11 +2,14 @@
 
 A space is a table of dotted names. ``training.*`` are hyper-parameters, ``model.name`` is the kind
 of network, and ``convnet.*``, ``mlp.*``, ``resnet18.*`` are the settings that only this kind has.
+A rehearsal of the federation has ``federated.local_epochs`` too.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Annotated, Any, Literal, Protocol, get_args
+
+from msgspec import Meta
 
 from fedstill.config import resolve_model
 from fedstill.config.nested import Table, as_table, convert
@@ -52,11 +55,32 @@ class Suggests(Protocol):
 
 
 @dataclass(frozen=True)
+class Federated:
+    """What only a rehearsal of the federation has."""
+
+    local_epochs: Annotated[int, Meta(ge=1)] = 1
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A network and how to train it."""
 
     model: Table  # as in a configuration: name and settings
     training: Training
+    federated: Federated | None = None  # None: trained in one place
+
+    @property
+    def local_epochs(self) -> int:
+        """Epochs of a client between two averages; 1 where there are no clients."""
+        return self.federated.local_epochs if self.federated else 1
+
+    @property
+    def reports(self) -> int:
+        """How often its accuracy is reported: after every epoch, or every round of a rehearsal.
+
+        The rounds have ``training.epochs`` in total; there is at least one.
+        """
+        return max(1, self.training.epochs // self.local_epochs)
 
 
 def default_space(shape: tuple[int, ...]) -> Space:
@@ -73,6 +97,7 @@ def default_space(shape: tuple[int, ...]) -> Space:
         "training.schedule": Choice(("constant", "step", "cosine")),
         "training.augment": Choice(("none", "dsa") if images else ("none",)),
         "training.flip": Choice((False,)),
+        "training.optimiser": Choice(("sgd", "adam")),
         "model.name": Choice(tuple(name for name, settings in offered.items() if settings)),
         **{
             f"{name}.{key}": _searched(values)
@@ -101,6 +126,16 @@ def narrowed(space: Space, search: str, model: Table) -> Space:
         training = {k: v for k, v in space.items() if k.startswith("training.")}
         return training | {"model.name": Choice((model["name"],))} | fixed
     return space
+
+
+def rehearsed(space: Space, search: str) -> Space:
+    """The same for a rehearsal: with local epochs, and nothing that FedAvg's clients do not do."""
+    epochs = (1,) if search == "architecture" else (1, 2, 5)
+    return space | {
+        "federated.local_epochs": Choice(epochs),
+        "training.schedule": Choice(("constant",)),
+        "training.augment": Choice(("none",)),
+    }
 
 
 def with_changes(space: Space, changes: Mapping[str, Any]) -> Space:
@@ -151,6 +186,8 @@ def check(space: Space, shape: tuple[int, ...], classes: int) -> None:
         values = _ends(dimension)
         for value in values if group == "training" else ():
             convert({**as_table(DEFAULT_TRAINING), key: value}, Training, "training")
+        for value in values if group == "federated" else ():
+            convert({key: value}, Federated, "federated")
         for value in values if group in kinds_of(space) else ():
             build_model(resolve_model({"name": group, key: value}), shape, classes)
     for kind in kinds_of(space):
@@ -180,7 +217,12 @@ def suggest(trial: Suggests, space: Space) -> Candidate:
 
     training = convert(drawn("training"), Training, "training")
     kind = draw("model.name")
-    return Candidate({"name": kind, **drawn(kind)}, training)
+    federated = drawn("federated")
+    return Candidate(
+        {"name": kind, **drawn(kind)},
+        training,
+        convert(federated, Federated, "federated") if federated else None,
+    )
 
 
 def as_plain(space: Space) -> Table:
@@ -190,7 +232,7 @@ def as_plain(space: Space) -> Table:
 
 def open_settings(space: Space) -> list[str]:
     """The settings that are searched: neither fixed nor of a kind that is not offered."""
-    groups = ("training.", "model.", *(f"{kind}." for kind in kinds_of(space)))
+    groups = ("training.", "federated.", "model.", *(f"{kind}." for kind in kinds_of(space)))
     return [
         name
         for name, dimension in space.items()

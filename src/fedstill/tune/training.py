@@ -8,7 +8,7 @@ from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.gradient import batch_gradient, tracked
-from fedstill.steps.training import Sgd, Training, initial_weights
+from fedstill.steps.training import Descent, Training, initial_weights
 from fedstill.types import Params, Task
 
 # A candidate's training where it is not searched.
@@ -23,7 +23,7 @@ def train(task: Task, synthetic: SyntheticSet, training: Training, rng: Rng) -> 
     The next epoch overwrites them.
     """
     weights = tracked(initial_weights(task, rng.at("init")))
-    sgd = Sgd(weights, training.momentum)
+    descent = Descent(weights, training)
     steps = training.steps(len(synthetic))
     step = 0
     for epoch in range(training.epochs):
@@ -34,6 +34,6 @@ def train(task: Task, synthetic: SyntheticSet, training: Training, rng: Rng) -> 
             augment = draw_augmentation(training.augment, changes, flip=training.flip)
             images = augment(synthetic.images[rows])
             gradient, _ = batch_gradient(task, weights, images, synthetic.labels[rows])
-            sgd.step(gradient, training.rate(step, steps))
+            descent.step(gradient, training.rate(step, steps))
             step += 1
         yield {name: weight.detach() for name, weight in weights.items()}

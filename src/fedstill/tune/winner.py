@@ -15,7 +15,7 @@ from fedstill.tune.space import Candidate
 
 # Settings that have the same name in the FedAvg family. The others (epochs, schedule and
 # augmentation on the set) have no counterpart in a federated run.
-_SHARED = ("learning_rate", "momentum", "batch_size")
+_SHARED = ("learning_rate", "momentum", "batch_size", "optimiser")
 # All other settings of the run that made the set are kept: the same clients, data and privacy.
 _REPLACED = ("method", "model", "rounds", "eval_every", "engine")
 
@@ -45,6 +45,8 @@ def winner_table(winner: Judged, tuned: bool, run: RunFolder | None) -> Table:
     if tuned:
         training = as_table(winner.candidate.training)
         table["method"] |= {name: training[name] for name in _SHARED}
+        if winner.candidate.federated is not None:
+            table["method"] |= as_table(winner.candidate.federated)
     if run is not None:
         config = spelled_out(run.read_config())
         table = {key: value for key, value in config.items() if key not in _REPLACED} | table
@@ -55,6 +57,7 @@ def winner_table(winner: Judged, tuned: bool, run: RunFolder | None) -> Table:
 def write_winner(path: Path, winner: Judged, config: Table, title: str) -> None:
     """Write the configuration, with what it has no settings for as comments."""
     training: dict[str, Any] = as_table(winner.candidate.training)
+    training |= as_table(winner.candidate.federated) if winner.candidate.federated else {}
     listed = ", ".join(f"{name} = {value}" for name, value in training.items())
     head = (
         f"# The best of a search on {title}.\n"

@@ -15,6 +15,7 @@ from fedstill.errors import RequestError
 from fedstill.runs.find import run_of
 from fedstill.runs.sets import load_set
 from fedstill.tune.objective import Judge
+from fedstill.tune.rehearsal import owners_of
 from fedstill.tune.space import Candidate
 from fedstill.tune.vote import voters_of
 
@@ -22,10 +23,17 @@ from fedstill.tune.vote import voters_of
 def judge_from(header: dict[str, Any]) -> Judge:
     """The judge that the parent process described."""
     path = Path(header["set"])
-    stored = load_set(path)
-    voters = voters_of(run_of(path), path, stored) if header["vote"] else None
+    stored, run = load_set(path), run_of(path)
+    voters = voters_of(run, path, stored) if header["vote"] else None
+    owners = owners_of(stored, run) if header["federated"] else None
     return Judge(
-        stored, header["seed"], header["holdout"], header["repeats"], header["device"], voters
+        stored,
+        header["seed"],
+        header["holdout"],
+        header["repeats"],
+        header["device"],
+        voters,
+        owners,
     )
 
 

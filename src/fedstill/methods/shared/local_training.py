@@ -12,10 +12,10 @@ from msgspec import Meta
 from fedstill.methods.shared.messages import Update
 from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
 from fedstill.private import Leak, PrivateForm
-from fedstill.steps.aggregate import Aggregating
+from fedstill.steps.aggregate import Averaging
 from fedstill.steps.arithmetic import add, subtract
 from fedstill.steps.local_sgd import local_sgd, private_steps, steps_of
-from fedstill.steps.training import Decay, Training, decayed
+from fedstill.steps.training import Decay, Optimiser, Training, decayed
 from fedstill.types import ClientContext, Params, Reply
 
 Correction = Callable[[Params], Params]  # maps weights to a term that is added to the gradient
@@ -49,10 +49,13 @@ class LocalSteps:
         *,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
+        optimiser: Optimiser = "sgd",
         correction: Correction | None = None,
     ) -> Params:
         """The weights after the client's local steps from ``start``."""
-        training = Training(self.rate_in(ctx), momentum, self.batch_size, self.local_epochs)
+        training = Training(
+            self.rate_in(ctx), momentum, self.batch_size, self.local_epochs, optimiser=optimiser
+        )
         return local_sgd(
             ctx,
             start,
@@ -64,13 +67,14 @@ class LocalSteps:
 
 
 @dataclass(frozen=True)
-class LocalTraining(LocalSteps, Aggregating):
+class LocalTraining(LocalSteps, Averaging):
     """Lines 4 to 6 of FedAvg: local training, its update, and the average of all updates."""
 
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"weighting": "uniform"}
 
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+    optimiser: Optimiser = "sgd"  # of the local steps; its state begins anew in every round
     weighting: Weighting = "records"
 
     def private_form(self, rate: float) -> PrivateForm | None:
@@ -88,6 +92,7 @@ class LocalTraining(LocalSteps, Aggregating):
             start,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
+            optimiser=self.optimiser,
             correction=self.correction(start),
         )
         return subtract(trained, start)
