@@ -141,7 +141,7 @@ def test_an_averaged_target_is_a_mean_of_models_after_the_first() -> None:
         number = int(torch.randint(2, 4, (), generator=stream))
         drawn = [i + 1 + int(j) for j in torch.randint(3, (number,), generator=stream)]
         assert first is path[i]
-        expected = sum(as_vector(path[j]) for j in drawn) / number
+        expected = torch.stack([as_vector(path[j]) for j in drawn]).mean(0)
         assert torch.allclose(as_vector(target), expected, atol=1e-6)
         numbers.add(number)
     assert numbers == {2, 3}
@@ -150,6 +150,13 @@ def test_an_averaged_target_is_a_mean_of_models_after_the_first() -> None:
 def test_averaged_targets_need_a_span_to_average_over() -> None:
     with pytest.raises(RequestError, match=r"method.span must be at least 2"):
         replace(SMALL, averaged_targets=True)
+
+
+def test_augmenting_what_is_no_image_is_refused() -> None:
+    flat = Task(MLP((4,), 3, width=4, depth=1), (4,), 3, 2, 5, Scaling((), ()))
+    SMALL.upload(flat)
+    with pytest.raises(RequestError, match=r"method.augment: only images"):
+        replace(SMALL, augment="dsa").upload(flat)
 
 
 def test_labels_start_at_their_class_or_at_equal_probabilities() -> None:
@@ -171,7 +178,7 @@ def test_tuning_by_adam_is_torchs_with_the_rate_that_is_set() -> None:
     adam = torch.optim.Adam(list(weights.values()), lr=0.01)
     for _ in range(4):
         adam.zero_grad()
-        cross_entropy(TASK.model.apply(weights, images), learnt.labels).mean().backward()  # type: ignore[no-untyped-call]
+        cross_entropy(TASK.model.apply(weights, images), learnt.labels).mean().backward()
         adam.step()
     tuned = method.tuned(CONTEXT, start, learnt)
     assert torch.allclose(as_vector(tuned), as_vector(weights), atol=1e-5)

@@ -109,6 +109,8 @@ class DynaFed(LocalTraining, Stateless[Dynamics, Weights, Update]):
         return weights_schema(task)
 
     def upload(self, task: Task) -> Schema[Update]:
+        if self.augment != "none" and len(task.model.continuous_shape or task.shape) != 3:
+            raise RequestError("method.augment: only images can be augmented; leave it out")
         return update_schema(task)
 
     def broadcast(self, ctx: ServerContext, state: Dynamics) -> Weights:
