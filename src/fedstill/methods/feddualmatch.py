@@ -30,9 +30,8 @@ whole fit instead of one step of it; ``radius_step`` sets another value.
 With privacy on line 4 is unchanged; the real side of line 7 is one noisy release per iteration, as
 in FedDM (``target``, ``release_steps``), of the concatenation of the layers matched in it. Lines 9
 to 14 see only sanitised sets. The paper's noise, divided by |S_k|, is not used: |S_k| is no
-sensitivity. The mean of the records' gradients of plain norms is not the gradient of the norm of
-the mean: with ``target = "gradient"`` the sum of the records' distances is minimised, unless
-``squared``.
+sensitivity. Without ``squared``, the mean of the records' gradients is not the gradient of the norm
+of the mean: with ``target = "gradient"`` the sum of the records' distances is minimised.
 """
 
 from collections.abc import Mapping, Sequence
