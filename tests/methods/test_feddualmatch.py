@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstill.methods.feddualmatch import FedDualMatch
-from fedstill.methods.shared.messages import Region
-from fedstill.methods.shared.surrogate import Distilled
+from fedstill.methods.feddualmatch import DualMatched, FedDualMatch
+from fedstill.methods.shared.messages import LastSet
+from fedstill.methods.shared.surrogate import Distilled, Pool, pooled
 from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import norm
+from fedstill.steps.fit import fit
 from fedstill.steps.gradient_matching import grad_distance
+from fedstill.steps.training import Training
 from fedstill.testing import bits, toy_experiment, toy_run
 from fedstill.types import ClientContext, Params, Reply, ServerContext
 
@@ -58,12 +60,14 @@ def test_stages_go_backwards_from_the_logits_in_equal_parts() -> None:
     layers = [matching.layers for matching in dataclasses.replace(SMALL, iterations=8).plan(4)]
     assert layers == [1, 1, 2, 2, 3, 3, 4, 4]
     assert [m.layers for m in dataclasses.replace(SMALL, iterations=5).plan(3)] == [1, 1, 2, 2, 3]
-    flat = dataclasses.replace(SMALL, layer_wise=False, squared=True).plan(4)
+    flat = dataclasses.replace(SMALL, layer_wise=False).plan(4)
     assert {(m.layers, m.squared) for m in flat} == {(2, True)}
+    printed = dataclasses.replace(SMALL, squared=False).plan(4)
+    assert {m.squared for m in printed} == {False}
     assert dataclasses.replace(SMALL, iterations=0).plan(4) == []
 
 
-def test_the_radius_is_the_largest_difference_of_one_step() -> None:
+def test_the_radius_is_the_largest_difference_of_a_step() -> None:
     state = SMALL.init(SERVER)
     assert state.radius == 5.0
     answers = replies()
@@ -71,13 +75,14 @@ def test_the_radius_is_the_largest_difference_of_one_step() -> None:
     images = torch.cat([s.images for s in sets.values()])
     labels = torch.cat([s.labels for s in sets.values()])
     common = mean_gradient(state.params, images, labels)
-    expected = max(
+    one_step = max(
         float(norm({k: 0.05 * (g - common[k]) for k, g in gradient.items()}))
         for gradient in (mean_gradient(state.params, s.images, s.labels) for s in sets.values())
     )
+    expected = 3 * one_step  # by default the server's rate times its three steps
     assert SMALL.server(SERVER, state, answers).radius == pytest.approx(expected, rel=1e-4)
     longer = dataclasses.replace(SMALL, radius_step=0.5)
-    assert longer.server(SERVER, state, answers).radius == pytest.approx(10 * expected, rel=1e-4)
+    assert longer.server(SERVER, state, answers).radius == pytest.approx(10 * one_step, rel=1e-4)
     fixed = dataclasses.replace(SMALL, adaptive_radius=False)
     assert fixed.server(SERVER, state, answers).radius == 5.0
     noisy = dataclasses.replace(SMALL, radius_noise=0.3).server(SERVER, state, answers).radius
@@ -91,7 +96,7 @@ def test_one_gradient_matching_step_is_the_double_gradient() -> None:
     sets = {r.client: r.message.synthetic for r in replies()}
     images = torch.cat([s.images for s in sets.values()])
     labels = torch.cat([s.labels for s in sets.values()])
-    aligned = method.align(SERVER, state.params, 0.0, sets, SyntheticSet(images, labels))
+    aligned = method.align(SERVER, state.params, 0.0, sets, pooled(replies()))
     target = list(mean_gradient(state.params, images, labels).values())
     expected = []
     for synthetic in sets.values():
@@ -117,7 +122,7 @@ def test_gradient_matching_brings_the_gradients_nearer() -> None:
     images = torch.cat([s.images for s in sets.values()])
     labels = torch.cat([s.labels for s in sets.values()])
     method = dataclasses.replace(SMALL, gradient_steps=10)
-    aligned = method.align(SERVER, state.params, 0.0, sets, SyntheticSet(images, labels))
+    aligned = method.align(SERVER, state.params, 0.0, sets, pooled(replies()))
     target = list(mean_gradient(state.params, images, labels).values())
 
     def distance(x: Tensor) -> float:
@@ -134,7 +139,10 @@ def test_gradient_matching_brings_the_gradients_nearer() -> None:
         {},
         {"layer_wise": False},
         {"gradient_matching": False},
-        {"adaptive_radius": False, "squared": True},
+        {"adaptive_radius": False, "squared": False},
+        {"warm_start": True},
+        {"memory": 1},
+        {"server_augment": "dsa"},
         {"radius": 0.0, "adaptive_radius": False, "initial": "real", "images_per_class": 1},
     ],
     ids=str,
@@ -143,15 +151,73 @@ def test_every_switch_runs(changes: dict[str, Any], tmp_path: Path) -> None:
     method = dataclasses.replace(SMALL, **changes)
     federation = toy_run(method, tmp_path / "run", rounds=2)
     assert set(federation.history[-1].details) == {"radius", "matching_loss"}
-    assert isinstance(federation.state, Region)
+    assert isinstance(federation.state, DualMatched)
     if changes:
-        assert bits(federation.state) != bits(toy_run(SMALL, tmp_path / "all").state)
+        assert bits(federation.state) != bits(toy_run(SMALL, tmp_path / "all", rounds=2).state)
+
+
+CLIENT = ClientContext(SETUP.task, 1, 0, Rng(0), data=SETUP.runner.records.of(0, SETUP.task))
+DOWN = SMALL.broadcast(SERVER, SMALL.init(SERVER))
 
 
 def test_the_client_starts_from_noise_and_comes_nearer() -> None:
-    ctx = ClientContext(SETUP.task, 1, 0, Rng(0), data=SETUP.runner.records.of(0, SETUP.task))
-    down = SMALL.init(SERVER)
     method = dataclasses.replace(SMALL, layer_wise=False, pixel_learning_rate=0.5)
-    first = dataclasses.replace(method, iterations=1).client(ctx, down, None)[0].loss
-    last = dataclasses.replace(method, iterations=60).client(ctx, down, None)[0].loss
+    first = dataclasses.replace(method, iterations=1).client(CLIENT, DOWN, None)[0].loss
+    last = dataclasses.replace(method, iterations=60).client(CLIENT, DOWN, None)[0].loss
     assert last < first
+
+
+def test_a_warm_start_begins_with_the_images_of_the_last_round() -> None:
+    method = dataclasses.replace(SMALL, warm_start=True)
+    still = dataclasses.replace(method, iterations=0)
+    made, kept = method.client(CLIENT, DOWN, method.init_client(SETUP.task))
+    assert isinstance(kept, LastSet)
+    assert kept.images is not None
+    assert torch.equal(kept.images.flatten(0, 1), made.synthetic.images)
+    again, _ = still.client(CLIENT, DOWN, kept)
+    assert torch.equal(again.synthetic.images, made.synthetic.images)
+    # Without it, and in the first round, they are noise.
+    cold, none = SMALL.client(CLIENT, DOWN, SMALL.init_client(SETUP.task))
+    assert none is None
+    assert torch.equal(cold.synthetic.images, made.synthetic.images)
+
+
+def test_the_memory_holds_the_sets_of_the_last_rounds_only() -> None:
+    """The fit is that on this round's sets, the copies, and the sets of earlier rounds."""
+    method = dataclasses.replace(SMALL, memory=1, gradient_matching=False)
+    pool = pooled(replies())
+    old = Pool(-pool.images, pool.labels.flip(0), pool.weights)
+    state = dataclasses.replace(method.init(SERVER), memory=(old,))
+    after = method.server(SERVER, state, replies())
+    assert [torch.equal(p.images, pool.images) for p in after.memory] == [True]
+    expected = fit(
+        SETUP.task,
+        state.params,
+        torch.cat([old.images, pool.images]),
+        torch.cat([old.labels, pool.labels]),
+        SERVER.rng.at("fit"),
+        Training(0.05, 0.9, 256),
+        iterations=3,
+    )
+    assert bits(after.params) == bits(expected)
+    forgetful = dataclasses.replace(method, memory=0).server(SERVER, method.init(SERVER), replies())
+    assert forgetful.memory == ()
+
+
+def test_the_server_augments_what_it_trains_on_and_mirrors_only_if_it_may() -> None:
+    for flip in (False, True):
+        method = dataclasses.replace(
+            SMALL, server_augment="dsa", flip=flip, gradient_matching=False, server_iterations=20
+        )
+        state, pool = method.init(SERVER), pooled(replies())
+        training = Training(0.05, 0.9, 256, augment="dsa", flip=flip)
+        expected = fit(
+            SETUP.task,
+            state.params,
+            pool.images,
+            pool.labels,
+            SERVER.rng.at("fit"),
+            training,
+            iterations=20,
+        )
+        assert bits(method.server(SERVER, state, replies()).params) == bits(expected)

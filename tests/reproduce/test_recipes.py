@@ -59,7 +59,7 @@ def test_a_scale_may_change_single_columns() -> None:
 def test_the_recipes_of_the_issue_are_there() -> None:
     wanted = {
         "feddm": "figure2 figure3 figure8 figure9 table1 table2 table4 ipc real noise",
-        "feddualmatch": "table1 table2 ablation ipc noise",
+        "feddualmatch": "table1 table2 ablation ipc noise figure4 figure6",
         "fedgloss": "table1 table2 table3 table4 ipc criteria",
         "distdd": "table1 mislabelling noniid nodes rounds participation noise",
         "fedsynth": "table",

@@ -31,7 +31,7 @@ Outputs = tuple[Tensor, ...]  # one tensor per matched layer
 class Matching:
     """What is matched, and how.
 
-    ``squared``: squared Euclidean distances (FedDM), or plain ones (FedDualMatch).
+    ``squared``: squared Euclidean distances, or plain ones (FedDualMatch as printed).
     ``compiled``: fuse the chunks' computation with ``torch.compile``; the first call takes long.
     """
 

@@ -16,8 +16,9 @@ vectors, one more forward pass). Either way the result has the same bits.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -79,6 +80,24 @@ def sgd_steps(task: Task, start: Params, batches: Batches, learning_rate: float)
     return weights
 
 
+def adam_steps(task: Task, start: Params, batches: Batches, learning_rate: float) -> Params:
+    """The weights after one step of Adam on each batch."""
+    weights = {k: w.clone() for k, w in start.items()}
+    optimiser = torch.optim.Adam(list(weights.values()), lr=learning_rate)
+    for step in range(len(batches)):
+        for name, gradient in _gradient(task, weights, batches, step).items():
+            weights[name].grad = gradient
+        optimiser.step()
+    return {k: w.detach() for k, w in weights.items()}
+
+
+Optimiser = Literal["sgd", "adam"]
+STEPS: dict[Optimiser, Callable[[Task, Params, Batches, float], Params]] = {
+    "sgd": sgd_steps,
+    "adam": adam_steps,
+}
+
+
 def unroll(
     task: Task, start: Params, batches: Batches, learning_rate: float, stride: int | None = None
 ) -> Path:
@@ -123,6 +142,12 @@ def _stride(weights: Params, steps: int) -> int:
 
 def _step(task: Task, weights: Params, batches: Batches, step: int, learning_rate: float) -> Params:
     """One plain SGD step, the same code at client and server."""
+    gradient = _gradient(task, weights, batches, step)
+    return {k: torch.sub(w, gradient[k], alpha=learning_rate) for k, w in weights.items()}
+
+
+def _gradient(task: Task, weights: Params, batches: Batches, step: int) -> Params:
+    """The gradient of the mean loss over one step's batch."""
     x, y = batches.at(step)
     leaves = tracked(weights)
     total = {k: torch.zeros_like(w) for k, w in weights.items()}
@@ -134,7 +159,7 @@ def _step(task: Task, weights: Params, batches: Batches, step: int, learning_rat
         )
         for sum_so_far, part in zip(total.values(), gradient, strict=True):
             sum_so_far.add_(part)
-    return {k: torch.sub(w, total[k], alpha=learning_rate) for k, w in weights.items()}
+    return total
 
 
 def _second_order(

@@ -61,6 +61,19 @@ class Pool:
     weights: Tensor
 
 
+def pooled(replies: Sequence[Reply[Distilled]], shares: Tensor | None = None) -> Pool:
+    """The union of the sets. Weights: ``shares``, or equal for all images, times the trust in the
+    client; their mean is 1."""
+    sets = [reply.message.synthetic for reply in replies]
+    images, labels = torch.cat([s.images for s in sets]), torch.cat([s.labels for s in sets])
+    weights = torch.ones(len(images), device=images.device) if shares is None else shares
+    trust = trust_of_images(replies)
+    if trust is not None:
+        weights = weights * trust
+        weights = weights / weights.mean()
+    return Pool(images, labels, weights)
+
+
 @dataclass(frozen=True)
 class Surrogate:
     """Server state: the weights and the pools of earlier rounds, oldest first."""
@@ -142,21 +155,15 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
         )
 
     def pool(self, replies: Sequence[Reply[Distilled]]) -> Pool:
-        """The union of the sets. Weights: equal for all images, or n_k / n for all images of a
-        client together (eq. 10), times the trust in the client; their mean is 1."""
-        sets = [reply.message.synthetic for reply in replies]
-        images, labels = torch.cat([s.images for s in sets]), torch.cat([s.labels for s in sets])
-        weights = torch.ones(len(images), device=images.device)
-        if self.weighting == "records":
-            total = sum(reply.message.records for reply in replies)
-            shares = [r.message.records / total / len(r.message.synthetic) for r in replies]
-            sizes = torch.tensor([len(s) for s in sets])
-            weights = torch.tensor(shares).repeat_interleave(sizes).to(images.device) * len(images)
-        trust = trust_of_images(replies)
-        if trust is not None:
-            weights = weights * trust
-            weights = weights / weights.mean()
-        return Pool(images, labels, weights)
+        """The union of the sets, all images equal or all images of a client together n_k / n
+        (eq. 10)."""
+        if self.weighting == "union":
+            return pooled(replies)
+        sizes = torch.tensor([len(reply.message.synthetic) for reply in replies])
+        total = sum(reply.message.records for reply in replies)
+        shares = [r.message.records / total / len(r.message.synthetic) for r in replies]
+        weights = torch.tensor(shares).repeat_interleave(sizes) * int(sizes.sum())
+        return pooled(replies, weights.to(replies[0].message.synthetic.images.device))
 
     def params(self, state: Surrogate) -> Params:
         return state.params
