@@ -1,9 +1,10 @@
 """Recipes: a table or figure of a paper as data (``recipes/*.toml``).
 
 A recipe has rows and columns, each with some settings; a cell is one of both. Its experiment is
-five layers, each over the one before: the recipe's, the row's, the column's, the scale's, and the
-scale's for this column. A layer has settings for all cells, and in ``methods.NAME`` settings for
-the cells of one method.
+six layers, each over the one before: the recipe's, the row's, the column's, the scale's, and the
+scale's for this row and for this column. A layer has settings for all cells, and in
+``methods.NAME`` settings for the cells of one method.
+
 The scales are ``paper`` (as printed), ``cpu-long`` (real data, two cores, a night: settings chosen
 to reach the printed accuracy, not to repeat the printed budget), ``cpu`` (about an hour) and
 ``smoke`` (built-in data, seconds). A file may build on another: ``extends = "_feddm"``.
@@ -29,11 +30,12 @@ Number = float | list[float]  # a value, or a value and its spread
 class Scale:
     """What a scale changes, and which part of the table it covers (all of it by default).
 
-    ``by_column``: settings of single columns at this scale, over all others.
+    ``by_row`` and ``by_column``: settings of single rows and columns, over all others.
     """
 
     settings: Table = field(default_factory=dict)
     methods: dict[str, Table] = field(default_factory=dict)
+    by_row: dict[str, Table] = field(default_factory=dict)
     by_column: dict[str, Table] = field(default_factory=dict)
     rows: list[str] | None = None
     columns: list[str] | None = None
@@ -152,7 +154,8 @@ class Recipe:
         layers = (_Layer.of(known.rows[row]), _Layer.of(known.columns[column]))
         below = _Layer(known.settings, known.methods)
         above = _Layer(scale.settings, scale.methods)
-        stack = (below, *layers, above, _Layer.of(scale.by_column.get(column, {})))
+        single = (scale.by_row.get(row, {}), scale.by_column.get(column, {}))
+        stack = (below, *layers, above, *map(_Layer.of, single))
         names = [spelled_out(layer.settings).get("method", {}).get("name") for layer in stack]
         method = next((name for name in reversed(names) if name), "")
         return merged(*(layer.request(method) for layer in stack))
@@ -199,6 +202,7 @@ def parse_recipe(name: str, table: Mapping[str, Any]) -> Recipe:
     for scale, part in contents.scales.by_name.items():
         named[f"scales.{scale}.rows"] = set(part.rows or ()) - rows
         named[f"scales.{scale}.columns"] = set(part.columns or ()) - columns
+        named[f"scales.{scale}.by_row"] = set(part.by_row) - rows
         named[f"scales.{scale}.by_column"] = set(part.by_column) - columns
     for key, strangers in named.items():
         if strangers:
