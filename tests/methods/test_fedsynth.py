@@ -16,7 +16,7 @@ import fedstill
 from fedstill import wire
 from fedstill.errors import RequestError, RunError, WireError
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.fedsynth import FedSynth, SyntheticBatches
+from fedstill.methods.fedsynth import FedSynth, SteppedBatches, SyntheticBatches
 from fedstill.methods.shared.messages import Weights
 from fedstill.models import MLP, Model
 from fedstill.records import Records, Scaling, Split
@@ -141,11 +141,11 @@ def test_iterations_are_the_obvious_loop(
             log_sizes = log_sizes - factor * 0.4 * by_sizes
     up, _ = method.client(ctx, start, None)
     if step_sizes == "trainable":
-        assert up.step_sizes is not None
+        assert isinstance(up, SteppedBatches)
         assert torch.allclose(up.step_sizes, log_sizes.exp(), atol=1e-6)
         assert not torch.allclose(up.step_sizes, torch.tensor(0.5), atol=1e-4)
     else:
-        assert up.step_sizes is None
+        assert type(up) is SyntheticBatches
     assert torch.allclose(up.batches.x, x, atol=1e-5)
     assert torch.allclose(up.batches.y, free.softmax(-1) if soft else free, atol=1e-6)
     assert up.loss_after < up.loss_before
@@ -226,17 +226,17 @@ def test_step_sizes_stay_within_their_range() -> None:
     x, labels = method.start(ctx, down(ctx).params)
     far = torch.tensor([-1e4, math.log(0.1 / 2000), math.log(0.3), 1e4])
     up = method.as_sent(x, labels, far)
-    assert up.step_sizes is not None
+    assert isinstance(up, SteppedBatches)
     assert torch.allclose(up.step_sizes, torch.tensor([1e-4, 1e-4, 0.3, 100.0]))
     schema = method.upload(ctx.task)
-    again = wire.decode(wire.encode(up, schema), schema).step_sizes
-    assert again is not None
-    assert torch.equal(again, up.step_sizes)
+    again = wire.decode(wire.encode(up, schema), schema)
+    assert isinstance(again, SteppedBatches)
+    assert torch.equal(again.step_sizes, up.step_sizes)
     for bad in (up.step_sizes * 1.01, -up.step_sizes, torch.zeros(4), up.step_sizes[:3]):
         with pytest.raises(WireError, match="step_sizes"):
             schema.check(replace(up, step_sizes=bad))
     with pytest.raises(WireError, match="'step_sizes' is missing"):
-        schema.check(replace(up, step_sizes=None))
+        schema.check(replace(method, step_sizes="fixed").as_sent(x, labels, far))
     with pytest.raises(WireError, match="'step_sizes' was not declared"):
         replace(method, step_sizes="fixed").upload(ctx.task).check(up)
 

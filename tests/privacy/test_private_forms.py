@@ -13,7 +13,7 @@ from fedstill.methods import METHODS
 from fedstill.methods.distdd import DistDD
 from fedstill.methods.dynafed import DynaFed
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.fedsynth import FedSynth
+from fedstill.methods.fedsynth import FedSynth, SteppedBatches
 from fedstill.methods.random_mask import RandomMask, SeededWeights, draw_mask
 from fedstill.methods.shared.local_training import LocalSteps
 from fedstill.methods.shared.messages import Weights
@@ -171,8 +171,8 @@ def test_fedsynth_without_noise_and_clipping_is_the_plain_one(
     assert torch.allclose(found.batches.x, expected.batches.x, atol=1e-5)
     assert torch.allclose(found.batches.y, expected.batches.y, atol=1e-5)
     if step_sizes == "trainable":
-        assert found.step_sizes is not None
-        assert expected.step_sizes is not None
+        assert isinstance(found, SteppedBatches)
+        assert isinstance(expected, SteppedBatches)
         assert torch.allclose(found.step_sizes, expected.step_sizes, atol=1e-6)
     assert private.private._ledger.count == 3  # type: ignore[union-attr]
 

@@ -68,13 +68,19 @@ STEP_SIZE_FACTOR = 1000.0  # a learnt step size stays within this factor of ``le
 @dataclass(frozen=True)
 class SyntheticBatches:
     """Up: D, the client's number of records, and the mean loss of a batch of them at w and at w_syn
-    (0 without ``report_losses``). ``step_sizes``: the eta_i, where they are learnt."""
+    (0 without ``report_losses``)."""
 
     batches: Batches
     records: int
     loss_before: float
     loss_after: float
-    step_sizes: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SteppedBatches(SyntheticBatches):
+    """Up, where step sizes are learnt: the eta_i too."""
+
+    step_sizes: Tensor
 
 
 @dataclass(frozen=True)
@@ -147,13 +153,15 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
             if example.soft
             else TensorSpec(label, torch.int32, 0, example.classes - 1),
         }
+        kind: type[SyntheticBatches] = SyntheticBatches
         if self.step_sizes == "trainable":
             low, high = self.step_size_range
             tensors["step_sizes"] = TensorSpec((self.batches,), low=low, high=high)
+            kind = SteppedBatches
         losses = LOSSES if self.report_losses else (0.0, 0.0)
         numbers = {"loss_before": losses, "loss_after": losses}
         records = record_range(task, self.weighting == "records")
-        return Schema(SyntheticBatches, tensors, {**numbers, "records": records})
+        return Schema(kind, tensors, {**numbers, "records": records})
 
     def client(
         self, ctx: ClientContext, message: Weights, state: None
@@ -174,7 +182,7 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
             x.grad = found.x
             if labels.is_floating_point():
                 labels.grad = softmax_backward(up.batches.y, found.y)
-            if up.step_sizes is not None:
+            if isinstance(up, SteppedBatches):
                 log_sizes.grad = up.step_sizes * up.step_sizes.new_tensor(found.learning_rates)
             optimiser.step()
             decay.step()
@@ -235,13 +243,14 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
     def as_sent(self, x: Tensor, labels: Tensor, log_sizes: Tensor) -> SyntheticBatches:
         """Labels as distributions, and step sizes within their range."""
         y = soft_labels(labels) if labels.is_floating_point() else labels
-        learnt = self.step_sizes == "trainable"
-        sizes = log_sizes.detach().exp().clamp(*self.step_size_range) if learnt else None
-        return SyntheticBatches(Batches(x.detach(), y), 0, 0.0, 0.0, sizes)
+        if self.step_sizes == "fixed":
+            return SyntheticBatches(Batches(x.detach(), y), 0, 0.0, 0.0)
+        sizes = log_sizes.detach().exp().clamp(*self.step_size_range)
+        return SteppedBatches(Batches(x.detach(), y), 0, 0.0, 0.0, sizes)
 
     def rates(self, up: SyntheticBatches) -> Rates:
         """The eta_i of line 12."""
-        return self.learning_rate if up.step_sizes is None else up.step_sizes.tolist()
+        return up.step_sizes.tolist() if isinstance(up, SteppedBatches) else self.learning_rate
 
     def recovered(self, task: Task, down: Weights, up: SyntheticBatches) -> Params:
         """Line 12: ClientUpdate, at client and server."""
