@@ -14,9 +14,9 @@ from torch import Tensor
 
 import fedstill
 from fedstill import wire
-from fedstill.errors import RequestError, RunError
+from fedstill.errors import RequestError, RunError, WireError
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.fedsynth import FedSynth, SyntheticBatches
+from fedstill.methods.fedsynth import FedSynth, SteppedBatches, SyntheticBatches
 from fedstill.methods.shared.messages import Weights
 from fedstill.models import MLP, Model
 from fedstill.records import Records, Scaling, Split
@@ -86,13 +86,13 @@ def test_one_iteration_on_paper() -> None:
 
 
 def obvious_step(
-    ctx: ClientContext, start: Params, x: Tensor, labels: Tensor, rate: float, *, soft: bool
-) -> tuple[Tensor, Tensor]:
+    ctx: ClientContext, start: Params, x: Tensor, labels: Tensor, log_sizes: Tensor, *, soft: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the loss over all records, by one graph through all steps."""
-    x = x.clone().requires_grad_(True)
+    x, log_sizes = (t.clone().requires_grad_(True) for t in (x, log_sizes))
     labels = labels.clone().requires_grad_(True) if soft else labels
     weights = {k: v.clone().requires_grad_(True) for k, v in start.items()}
-    for batch, label in zip(x, labels, strict=True):
+    for batch, label, rate in zip(x, labels, log_sizes.exp(), strict=True):
         y = label.softmax(-1) if soft else label.long()
         loss = cross_entropy(ctx.task.model.apply(weights, batch), y).mean()
         gradient = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
@@ -100,13 +100,21 @@ def obvious_step(
     inputs, classes = ctx.records.all()
     loss = cross_entropy(ctx.task.model.apply(weights, inputs), classes).mean()
     if not soft:
-        return torch.autograd.grad(loss, x)[0], torch.zeros_like(x)
-    by_x, by_labels = torch.autograd.grad(loss, [x, labels])
-    return by_x, by_labels
+        by_x, by_sizes = torch.autograd.grad(loss, [x, log_sizes])
+        return by_x, torch.zeros_like(labels), by_sizes
+    by_x, by_labels, by_sizes = torch.autograd.grad(loss, [x, labels, log_sizes])
+    return by_x, by_labels, by_sizes
 
 
+# Cosine decay over three iterations: (1 + cos(pi t / 3)) / 2.
+@pytest.mark.parametrize(
+    ("schedule", "decay"), [("constant", (1, 1, 1)), ("cosine", (1, 0.75, 0.25))]
+)
+@pytest.mark.parametrize("step_sizes", ["fixed", "trainable"])
 @pytest.mark.parametrize("labels", ["fixed", "trainable"])
-def test_iterations_are_the_obvious_loop(labels: Any) -> None:
+def test_iterations_are_the_obvious_loop(
+    labels: Any, step_sizes: Any, schedule: Any, decay: tuple[float, ...]
+) -> None:
     ctx = small_context()
     soft = labels == "trainable"
     method = FedSynth(
@@ -118,14 +126,26 @@ def test_iterations_are_the_obvious_loop(labels: Any) -> None:
         synthetic_optimiser="sgd",
         input_learning_rate=0.7,
         label_learning_rate=2.0,
+        step_sizes=step_sizes,
+        step_size_learning_rate=0.4,
+        schedule=schedule,
     )
     start = down(ctx)
     x, free = method.start(ctx, start.params)
-    for _ in range(3):
-        by_x, by_free = obvious_step(ctx, start.params, x, free, 0.5, soft=soft)
-        x = x - 0.7 * by_x
-        free = free - 2.0 * by_free if soft else free
+    log_sizes = torch.full((3,), math.log(0.5))
+    for factor in decay:
+        by_x, by_free, by_sizes = obvious_step(ctx, start.params, x, free, log_sizes, soft=soft)
+        x = x - factor * 0.7 * by_x
+        free = free - factor * 2.0 * by_free if soft else free
+        if step_sizes == "trainable":
+            log_sizes = log_sizes - factor * 0.4 * by_sizes
     up, _ = method.client(ctx, start, None)
+    if step_sizes == "trainable":
+        assert isinstance(up, SteppedBatches)
+        assert torch.allclose(up.step_sizes, log_sizes.exp(), atol=1e-6)
+        assert not torch.allclose(up.step_sizes, torch.tensor(0.5), atol=1e-4)
+    else:
+        assert type(up) is SyntheticBatches
     assert torch.allclose(up.batches.x, x, atol=1e-5)
     assert torch.allclose(up.batches.y, free.softmax(-1) if soft else free, atol=1e-6)
     assert up.loss_after < up.loss_before
@@ -136,8 +156,8 @@ SEEN: list[tuple[str, Params]] = []
 
 @dataclass(frozen=True)
 class Watched(FedSynth):
-    def recovered(self, task: Task, down: Weights, batches: Batches) -> Params:
-        params = super().recovered(task, down, batches)
+    def recovered(self, task: Task, down: Weights, up: SyntheticBatches) -> Params:
+        params = super().recovered(task, down, up)
         SEEN.append(("weights", params))
         return params
 
@@ -146,12 +166,15 @@ class Watched(FedSynth):
         return super().record_gradient(ctx, params, rng)
 
 
+@pytest.mark.parametrize("step_sizes", ["fixed", "trainable"])
 @pytest.mark.parametrize("labels", ["fixed", "trainable"])
-def test_the_server_recovers_the_clients_weights_to_the_bit(labels: Any, tmp_path: Path) -> None:
+def test_the_server_recovers_the_clients_weights_to_the_bit(
+    labels: Any, step_sizes: Any, tmp_path: Path
+) -> None:
     """Through the engine and the wire: the weights at which a client last measured its records
     are those that the server finds."""
     SEEN.clear()
-    method = Watched(batches=3, batch_size=3, iterations=1, labels=labels)
+    method = Watched(batches=3, batch_size=3, iterations=1, labels=labels, step_sizes=step_sizes)
     toy_run(method, tmp_path / "run", rounds=1)
     measured = [
         params
@@ -169,7 +192,7 @@ def test_records_as_batches_are_a_step_of_fedavg() -> None:
     ctx = small_context(6)
     method = FedSynth(batches=1, batch_size=6, iterations=0, learning_rate=0.2)
     up, _ = method.client(ctx, down(ctx), None)
-    found = method.recovered(ctx.task, down(ctx), up.batches)
+    found = method.recovered(ctx.task, down(ctx), up)
     average = FedAvg(batch_size=100, learning_rate=0.2)
     update = average.client(ctx, down(ctx), None)[0].update
     expected = as_vector(down(ctx).params) + as_vector(update)
@@ -184,6 +207,38 @@ def test_from_noise_nothing_is_sent_about_the_records() -> None:
         assert torch.equal(a.x, b.x)
         assert torch.equal(a.y, b.y)
     assert replace(SMALL, initial="noise").start(one, {})[1].flatten().tolist() == [0, 1, 2, 0]
+
+
+def test_initial_noise_is_scaled() -> None:
+    ctx = small_context()
+    method = replace(SMALL, initial="noise")
+    (x, y), (scaled, same) = (
+        one.start(ctx, {}) for one in (method, replace(method, initial_scale=0.25))
+    )
+    assert torch.equal(scaled, 0.25 * x)
+    assert torch.equal(y, same)
+
+
+def test_step_sizes_stay_within_their_range() -> None:
+    """A client whose step sizes leave it sends its ends; what lies outside is refused."""
+    ctx = small_context()
+    method = replace(SMALL, batches=4, step_sizes="trainable", learning_rate=0.1)
+    x, labels = method.start(ctx, down(ctx).params)
+    far = torch.tensor([-1e4, math.log(0.1 / 2000), math.log(0.3), 1e4])
+    up = method.as_sent(x, labels, far)
+    assert isinstance(up, SteppedBatches)
+    assert torch.allclose(up.step_sizes, torch.tensor([1e-4, 1e-4, 0.3, 100.0]))
+    schema = method.upload(ctx.task)
+    again = wire.decode(wire.encode(up, schema), schema)
+    assert isinstance(again, SteppedBatches)
+    assert torch.equal(again.step_sizes, up.step_sizes)
+    for bad in (up.step_sizes * 1.01, -up.step_sizes, torch.zeros(4), up.step_sizes[:3]):
+        with pytest.raises(WireError, match="step_sizes"):
+            schema.check(replace(up, step_sizes=bad))
+    with pytest.raises(WireError, match="'step_sizes' is missing"):
+        schema.check(replace(method, step_sizes="fixed").as_sent(x, labels, far))
+    with pytest.raises(WireError, match="'step_sizes' was not declared"):
+        replace(method, step_sizes="fixed").upload(ctx.task).check(up)
 
 
 def test_real_starts_are_records_with_their_labels() -> None:
@@ -209,7 +264,7 @@ def test_weighting_by_records_is_asked_for() -> None:
     ups = [replace(up, batches=Batches(up.batches.x, up.batches.y.int())) for up in ups]
     replies = [Reply(k, up) for k, up in enumerate(ups)]
     w = as_vector(down(ctx).params)
-    updates = [as_vector(weighted.recovered(ctx.task, down(ctx), up.batches)) - w for up in ups]
+    updates = [as_vector(weighted.recovered(ctx.task, down(ctx), up)) - w for up in ups]
     by_records = as_vector(weighted.server(server, down(ctx), replies).params)
     alike = as_vector(SMALL.server(server, down(ctx), replies).params)
     assert torch.allclose(by_records, w + 0.75 * updates[0] + 0.25 * updates[1], atol=1e-6)
@@ -221,14 +276,15 @@ def test_weighting_by_records_is_asked_for() -> None:
     rate=st.floats(0.2, 40.0),
     batches=st.integers(1, 6),
     labels=st.sampled_from(["fixed", "trainable"]),
+    step_sizes=st.sampled_from(["fixed", "trainable"]),
 )
 def test_the_size_is_the_largest_that_keeps_the_rate(
-    rate: float, batches: int, labels: Any
+    rate: float, batches: int, labels: Any, step_sizes: Any
 ) -> None:
     task = TASK
-    method = FedSynth(compression=rate, batches=batches, labels=labels)
+    method = FedSynth(compression=rate, batches=batches, labels=labels, step_sizes=step_sizes)
     numbers = 64 + (10 if labels == "trainable" else 1)
-    largest = task.model.size / (batches * numbers)
+    largest = task.model.size / (batches * (numbers + (step_sizes == "trainable")))
     if rate > largest:
         with pytest.raises(RequestError, match="less than one example per batch"):
             method.upload(task)
@@ -242,8 +298,9 @@ SETUP = toy_experiment(SMALL)
 TASK = SETUP.task
 
 
-def test_the_uploaded_bytes_give_the_rate(tmp_path: Path) -> None:
-    method = FedSynth(compression=2.0, batches=2, iterations=1)
+@pytest.mark.parametrize("step_sizes", ["fixed", "trainable"])
+def test_the_uploaded_bytes_give_the_rate(step_sizes: Any, tmp_path: Path) -> None:
+    method = FedSynth(compression=2.0, batches=2, iterations=1, step_sizes=step_sizes)
     federation = toy_run(method, tmp_path / "run", rounds=1)
     schema = method.upload(TASK)
     metrics = federation.history[0]
@@ -350,6 +407,6 @@ def test_text_has_synthetic_embeddings(labels: Any, initial: Any) -> None:
     again = wire.decode(wire.encode(up, schema), schema)
     server = ServerContext(ctx.task, 1, Rng(0))
     after = method.server(server, down(ctx), [Reply(4, again)])
-    expected = as_vector(method.recovered(ctx.task, down(ctx), up.batches))
+    expected = as_vector(method.recovered(ctx.task, down(ctx), up))
     assert torch.allclose(as_vector(after.params), expected, atol=1e-6)
     assert method.synthetic(after, [Reply(4, again)]) == {}

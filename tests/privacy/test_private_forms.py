@@ -13,7 +13,7 @@ from fedstill.methods import METHODS
 from fedstill.methods.distdd import DistDD
 from fedstill.methods.dynafed import DynaFed
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.fedsynth import FedSynth
+from fedstill.methods.fedsynth import FedSynth, SteppedBatches
 from fedstill.methods.random_mask import RandomMask, SeededWeights, draw_mask
 from fedstill.methods.shared.local_training import LocalSteps
 from fedstill.methods.shared.messages import Weights
@@ -155,16 +155,25 @@ def test_fedsynth_backpropagates_the_sanitised_gradient(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", ["fixed", "trainable"])
-def test_fedsynth_without_noise_and_clipping_is_the_plain_one(tmp_path: Path, labels: Any) -> None:
+@pytest.mark.parametrize("step_sizes", ["fixed", "trainable"])
+def test_fedsynth_without_noise_and_clipping_is_the_plain_one(
+    tmp_path: Path, labels: Any, step_sizes: Any
+) -> None:
     task = toy_task(MLP((1, 8, 8), 3, width=5))
     records = some_records(task, 9)
-    method = dataclasses.replace(SYNTH, iterations=3, batches=2, labels=labels)
+    method = dataclasses.replace(
+        SYNTH, iterations=3, batches=2, labels=labels, step_sizes=step_sizes
+    )
     plain = ClientContext(task, 1, 0, Rng(3), data=records)
-    expected = method.client(plain, weights(task), None)[0].batches
+    expected = method.client(plain, weights(task), None)[0]
     private = private_context(tmp_path, records, task)
-    found = method.client(private, weights(task), None)[0].batches
-    assert torch.allclose(found.x, expected.x, atol=1e-5)
-    assert torch.allclose(found.y, expected.y, atol=1e-5)
+    found = method.client(private, weights(task), None)[0]
+    assert torch.allclose(found.batches.x, expected.batches.x, atol=1e-5)
+    assert torch.allclose(found.batches.y, expected.batches.y, atol=1e-5)
+    if step_sizes == "trainable":
+        assert isinstance(found, SteppedBatches)
+        assert isinstance(expected, SteppedBatches)
+        assert torch.allclose(found.step_sizes, expected.step_sizes, atol=1e-6)
     assert private.private._ledger.count == 3  # type: ignore[union-attr]
 
 

@@ -15,7 +15,7 @@ from fedstill.rng import Rng
 from fedstill.steps import unroll as unroll_module
 from fedstill.steps.arithmetic import subtract
 from fedstill.steps.soft_labels import label_logits, soft_labels, softmax_backward
-from fedstill.steps.unroll import Batches, backward, sgd_steps, unroll
+from fedstill.steps.unroll import Batches, Rates, backward, sgd_steps, unroll
 from fedstill.testing import as_vector
 from fedstill.types import Params, Task
 
@@ -59,8 +59,8 @@ def difference(function: Callable[[Tensor], float], at: Tensor) -> Tensor:
     return gradient
 
 
-def loss_at_the_end(task: Task, start: Params, batches: Batches, rate: float) -> float:
-    return float(half_square(sgd_steps(task, start, batches, rate))[0])
+def loss_at_the_end(task: Task, start: Params, batches: Batches, rates: Rates) -> float:
+    return float(half_square(sgd_steps(task, start, batches, rates))[0])
 
 
 def test_gradients_are_those_of_finite_differences() -> None:
@@ -83,6 +83,42 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
         by_weight = difference(from_weight, weight)
         assert torch.allclose(gradients.start[name], by_weight, atol=1e-7), name
+
+
+def test_every_step_may_have_its_own_learning_rate() -> None:
+    task, start = SMOOTH, start_of(SMOOTH)
+    batches = batches_of(task, 3, 2, soft=True)
+    rates = [0.3, 0.1, 0.7]
+    path = unroll(task, start, batches, rates, stride=2)
+    weights = start
+    for step, rate in enumerate(rates):  # three paths of one step each
+        weights = sgd_steps(task, weights, Batches(batches.x[[step]], batches.y[[step]]), rate)
+    assert torch.equal(as_vector(path.end), as_vector(weights))
+    gradients = backward(task, path, batches, rates, half_square(path.end)[1])
+
+    def by_rates(at: Tensor) -> float:
+        return loss_at_the_end(task, start, batches, at.tolist())
+
+    def by_inputs(at: Tensor) -> float:
+        return loss_at_the_end(task, start, Batches(at, batches.y), rates)
+
+    found = torch.tensor(gradients.learning_rates, dtype=torch.float64)
+    at = torch.tensor(rates, dtype=torch.float64)
+    assert torch.allclose(found, difference(by_rates, at), atol=1e-7)
+    assert torch.allclose(gradients.x, difference(by_inputs, batches.x), atol=1e-7)
+
+
+def test_equal_learning_rates_are_one_learning_rate() -> None:
+    task, start = SMOOTH, start_of(SMOOTH)
+    batches = batches_of(task, 3, 2, soft=True)
+    one, each = (
+        backward(task, unroll(task, start, batches, rates), batches, rates, start)
+        for rates in (RATE, [RATE] * 3)
+    )
+    assert torch.equal(one.x, each.x)
+    assert torch.equal(as_vector(one.start), as_vector(each.start))
+    assert one.learning_rates == each.learning_rates
+    assert one.learning_rate == pytest.approx(sum(each.learning_rates))
 
 
 def one_large_graph(

@@ -45,7 +45,8 @@ from fedstill.steps.arithmetic import norm, scaled, subtract, weighted_sum
 from fedstill.steps.augment import Augment, draw_augmentation
 from fedstill.steps.examples import Example, noise_examples
 from fedstill.steps.soft_labels import label_logits, soft_labels, softmax_backward
-from fedstill.steps.unroll import STEPS, Batches, Optimiser, backward, sgd_steps, unroll
+from fedstill.steps.training import Optimiser
+from fedstill.steps.unroll import STEPS, Batches, backward, sgd_steps, unroll
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Stateless, Task
 from fedstill.wire import Schema
 

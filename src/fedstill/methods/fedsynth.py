@@ -12,15 +12,17 @@
     9       client k: send D
     10      server: w_k <- ClientUpdate(D_k; w) for every k
     11      server: w <- w + mean_k (w_k - w)
-    12  ClientUpdate(D; w): m times  w <- w - eta_w * gradient of the mean loss over (x_i, y_i)
+    12  ClientUpdate(D; w): m times  w <- w - eta_i * gradient of the mean loss over (x_i, y_i)
 
 Client and server run the same line 12, so the server recovers the client's w_syn to the bit (with
 the exact codec and equally many threads). With ``labels = "trainable"`` line 8 also updates the
 labels: distributions, the softmax of logits. The poster does not specify how D is initialised, E,
 the learning rates and the batch of line 7; it takes plain gradient steps in line 8 (here ``sgd``).
+It has one eta_w for all steps; with ``step_sizes = "trainable"`` line 8 also updates the logarithms
+of the eta_i, which are sent with D.
 
 The size of D follows from the requested ``compression``: weights of the model / numbers in D. A
-fixed label counts as one number: it is sent in four bytes, as a float is.
+fixed label counts as one number: it is sent in four bytes, as a float is. So does a learnt eta_i.
 
 With privacy on line 4 is noise, and g of line 7 is one access: a noisy mean of the clipped
 gradients at w_syn of a Poisson sample. Line 8 backpropagates it through D and w alone. The records'
@@ -29,12 +31,13 @@ losses, sent for the report, are not sanitised (``report_losses`` must be off).
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from msgspec import Meta
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from fedstill.errors import RequestError
 from fedstill.methods.shared.compression import examples_per_batch
@@ -52,11 +55,14 @@ from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.per_record import weight_gradients
 from fedstill.steps.released import initial_leaks
 from fedstill.steps.soft_labels import label_logits, soft_labels, softmax_backward
-from fedstill.steps.unroll import Batches, backward, sgd_steps, unroll
+from fedstill.steps.training import SCHEDULES, Schedule
+from fedstill.steps.unroll import Batches, Rates, backward, sgd_steps, unroll
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, TensorSpec
+from fedstill.wire.tree import flatten
 
 DEFAULT_COMPRESSION = 8.0
+STEP_SIZE_FACTOR = 1000.0  # a learnt step size stays within this factor of ``learning_rate``
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,13 @@ class SyntheticBatches:
 
 
 @dataclass(frozen=True)
+class SteppedBatches(SyntheticBatches):
+    """Up, where step sizes are learnt: the eta_i too."""
+
+    step_sizes: Tensor
+
+
+@dataclass(frozen=True)
 class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
     """Clients send synthetic batches; SGD on them gives the server each client's update."""
 
@@ -81,12 +94,16 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
     batch_size: Annotated[int, Meta(ge=1)] | None = None  # None: as compression allows
     labels: Literal["fixed", "trainable"] = "fixed"
     initial: Initial = "real"
+    initial_scale: Annotated[float, Meta(gt=0)] = 1.0  # standard deviation of initial noise
     iterations: Annotated[int, Meta(ge=0)] = 10  # E
     learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta_w
+    step_sizes: Literal["fixed", "trainable"] = "fixed"  # eta_i: all eta_w, or learnt from there
     real_batch: Annotated[int, Meta(ge=1)] = 256  # records per iteration
     synthetic_optimiser: PixelOptimiser = "adam"
     input_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # eta
     label_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
+    step_size_learning_rate: Annotated[float, Meta(gt=0)] = 0.1  # of their logarithms
+    schedule: Schedule = "constant"  # of these learning rates, over the iterations
     weighting: Weighting = "uniform"
     report_losses: bool = True  # the clients' mean loss at w and at w_syn
 
@@ -109,6 +126,11 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
     def size_leaks(self) -> tuple[Leak, ...]:
         return weighting_leaks(self.weighting)
 
+    @property
+    def step_size_range(self) -> tuple[float, float]:
+        """The smallest and the largest learnt eta_i."""
+        return self.learning_rate / STEP_SIZE_FACTOR, self.learning_rate * STEP_SIZE_FACTOR
+
     def example(self, task: Task) -> Example:
         """The shapes of one synthetic example."""
         return Example.of(task, soft=self.labels == "trainable")
@@ -118,7 +140,8 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         if self.batch_size is not None:
             return self.batches, self.batch_size
         rate = DEFAULT_COMPRESSION if self.compression is None else self.compression
-        return self.batches, examples_per_batch(task, example, rate, self.batches)
+        besides = 1 if self.step_sizes == "trainable" else 0
+        return self.batches, examples_per_batch(task, example, rate, self.batches, besides)
 
     def upload(self, task: Task) -> Schema[SyntheticBatches]:
         example = self.example(task)
@@ -130,40 +153,52 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
             if example.soft
             else TensorSpec(label, torch.int32, 0, example.classes - 1),
         }
+        kind: type[SyntheticBatches] = SyntheticBatches
+        if self.step_sizes == "trainable":
+            low, high = self.step_size_range
+            tensors["step_sizes"] = TensorSpec((self.batches,), low=low, high=high)
+            kind = SteppedBatches
         losses = LOSSES if self.report_losses else (0.0, 0.0)
         numbers = {"loss_before": losses, "loss_after": losses}
         records = record_range(task, self.weighting == "records")
-        return Schema(SyntheticBatches, tensors, {**numbers, "records": records})
+        return Schema(kind, tensors, {**numbers, "records": records})
 
     def client(
         self, ctx: ClientContext, message: Weights, state: None
     ) -> tuple[SyntheticBatches, None]:
         x, labels = self.start(ctx, message.params)  # line 4
-        optimiser = self.optimiser(x, labels)
+        log_sizes = torch.full((self.batches,), math.log(self.learning_rate), device=x.device)
+        optimiser = self.optimiser(x, labels, log_sizes)
+        decay = LambdaLR(optimiser, self.decay)
         for iteration in range(self.iterations):  # line 5
-            batches = _as_sent(x, labels)
-            path = unroll(ctx.task, message.params, batches, self.learning_rate)  # line 6
+            up = self.as_sent(x, labels, log_sizes)
+            path = unroll(ctx.task, message.params, up.batches, self.rates(up))  # line 6
             if ctx.private is None:
                 batch = ctx.rng.at("batch", iteration)
                 gradient, _ = self.record_gradient(ctx, path.end, batch)  # line 7
             else:
                 gradient = ctx.private.noisy_mean(weight_gradients(ctx.task, path.end))
-            found = backward(ctx.task, path, batches, self.learning_rate, gradient)  # line 8
+            found = backward(ctx.task, path, up.batches, self.rates(up), gradient)  # line 8
             x.grad = found.x
             if labels.is_floating_point():
-                labels.grad = softmax_backward(batches.y, found.y)
+                labels.grad = softmax_backward(up.batches.y, found.y)
+            if isinstance(up, SteppedBatches):
+                log_sizes.grad = up.step_sizes * up.step_sizes.new_tensor(found.learning_rates)
             optimiser.step()
+            decay.step()
             ctx.progress(iteration + 1, self.iterations)
-        batches = _as_sent(x, labels)
-        before, after = self.losses(ctx, message, batches) if self.report_losses else (0.0, 0.0)
+        up = self.as_sent(x, labels, log_sizes)
+        before, after = self.losses(ctx, message, up) if self.report_losses else (0.0, 0.0)
         records = ctx.size if self.weighting == "records" else 0
-        return SyntheticBatches(batches, records, before, after), None  # line 9
+        return replace(up, records=records, loss_before=before, loss_after=after), None  # line 9
 
-    def losses(self, ctx: ClientContext, down: Weights, batches: Batches) -> tuple[float, float]:
+    def losses(
+        self, ctx: ClientContext, down: Weights, up: SyntheticBatches
+    ) -> tuple[float, float]:
         """For the report: the mean loss over one batch of records at w and at w_syn."""
         sample = ctx.rng.at("report")
         _, before = self.record_gradient(ctx, down.params, sample)
-        _, after = self.record_gradient(ctx, self.recovered(ctx.task, down, batches), sample)
+        _, after = self.record_gradient(ctx, self.recovered(ctx.task, down, up), sample)
         return before, after
 
     def start(self, ctx: ClientContext, params: Params) -> tuple[Tensor, Tensor]:
@@ -174,7 +209,7 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         if self.initial == "real":
             x, y = record_examples(ctx, params, math.prod(size), generator)
         else:
-            x, y = noise_examples(ctx.task, example, math.prod(size), generator)
+            x, y = noise_examples(ctx.task, example, math.prod(size), generator, self.initial_scale)
         x, labels = x.unflatten(0, size).clone(), y.unflatten(0, size).int()
         # The loss ignores a negative label (padding of a text); a fixed label must be a class.
         return x, label_logits(labels, example.classes) if example.soft else labels.clamp(min=0)
@@ -190,24 +225,42 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         gradient, loss = batch_gradient(ctx.task, weights, x, y)
         return dict(zip(weights, gradient, strict=True)), float(loss)
 
-    def optimiser(self, x: Tensor, labels: Tensor) -> torch.optim.Optimizer:
-        """The optimiser of D in line 8."""
-        groups: list[dict[str, Any]] = [{"params": [x], "lr": self.input_learning_rate}]
-        if labels.is_floating_point():
-            groups.append({"params": [labels], "lr": self.label_learning_rate})
+    def optimiser(self, x: Tensor, labels: Tensor, log_sizes: Tensor) -> torch.optim.Optimizer:
+        """The optimiser of D in line 8. It leaves alone what gets no gradient."""
+        groups: list[dict[str, Any]] = [
+            {"params": [x], "lr": self.input_learning_rate},
+            {"params": [labels], "lr": self.label_learning_rate},
+            {"params": [log_sizes], "lr": self.step_size_learning_rate},
+        ]
         if self.synthetic_optimiser == "adam":
             return torch.optim.Adam(groups)
         return torch.optim.SGD(groups)
 
-    def recovered(self, task: Task, down: Weights, batches: Batches) -> Params:
+    def decay(self, iteration: int) -> float:
+        """The factor on the learning rates of line 8."""
+        return SCHEDULES[self.schedule](iteration / max(self.iterations, 1))
+
+    def as_sent(self, x: Tensor, labels: Tensor, log_sizes: Tensor) -> SyntheticBatches:
+        """Labels as distributions, and step sizes within their range."""
+        y = soft_labels(labels) if labels.is_floating_point() else labels
+        if self.step_sizes == "fixed":
+            return SyntheticBatches(Batches(x.detach(), y), 0, 0.0, 0.0)
+        sizes = log_sizes.detach().exp().clamp(*self.step_size_range)
+        return SteppedBatches(Batches(x.detach(), y), 0, 0.0, 0.0, sizes)
+
+    def rates(self, up: SyntheticBatches) -> Rates:
+        """The eta_i of line 12."""
+        return up.step_sizes.tolist() if isinstance(up, SteppedBatches) else self.learning_rate
+
+    def recovered(self, task: Task, down: Weights, up: SyntheticBatches) -> Params:
         """Line 12: ClientUpdate, at client and server."""
-        return sgd_steps(task, down.params, batches, self.learning_rate)
+        return sgd_steps(task, down.params, up.batches, self.rates(up))
 
     def server(
         self, ctx: ServerContext, state: Weights, replies: Sequence[Reply[SyntheticBatches]]
     ) -> Weights:
         updates = [
-            subtract(self.recovered(ctx.task, state, reply.message.batches), state.params)
+            subtract(self.recovered(ctx.task, state, reply.message), state.params)
             for reply in replies  # line 10
         ]
         shares = client_weights(replies, self.weighting)
@@ -229,9 +282,9 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
     ) -> dict[str, float]:
         """The achieved compression ratio, by the bytes of the tensors sent, and the clients' mean
         loss at w and at w_syn."""
-        sent = replies[0].message.batches
+        sent, _ = flatten(replies[0].message)
         whole = sum(w.numel() * w.element_size() for w in state.params.values())
-        rate = whole / sum(t.numel() * t.element_size() for t in (sent.x, sent.y))
+        rate = whole / sum(t.numel() * t.element_size() for t in sent.values())
         if not self.report_losses:
             return {"compression": rate}
         return {
@@ -239,7 +292,3 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
             "loss_before": sum(r.message.loss_before for r in replies) / len(replies),
             "loss_after": sum(r.message.loss_after for r in replies) / len(replies),
         }
-
-
-def _as_sent(x: Tensor, labels: Tensor) -> Batches:
-    return Batches(x.detach(), soft_labels(labels) if labels.is_floating_point() else labels)

@@ -45,10 +45,13 @@ class Example:
 
 
 def noise_examples(
-    task: Task, example: Example, number: int, generator: torch.Generator
+    task: Task, example: Example, number: int, generator: torch.Generator, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Standard normal inputs, and labels that cycle through all classes: no record is used."""
-    x = torch.randn(number, *example.input, generator=generator)
+    """Normal inputs, and labels that cycle through all classes: no record is used.
+
+    ``scale``: their standard deviation.
+    """
+    x = scale * torch.randn(number, *example.input, generator=generator)
     labels = torch.arange(math.prod((number, *example.places))) % example.classes
     return x.to(task.device), labels.view(number, *example.places).to(task.device)
 

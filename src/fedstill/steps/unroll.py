@@ -1,14 +1,14 @@
 """Unrolled SGD: the gradient of a loss after some steps with respect to the steps' batches.
 
-    w_{i+1} = w_i - eta grad_w L(x_i, y_i; w_i)          i = 0 .. m-1
+    w_{i+1} = w_i - eta_i grad_w L(x_i, y_i; w_i)        i = 0 .. m-1
 
 Backpropagating through all m steps at once would keep m graphs in memory. Here the weights are
 kept and each step's graph is rebuilt in the backward pass. With v the gradient of the loss at
 w_{i+1}:
 
-    d x_i  = -eta grad_x <grad_w L, v>        d y_i the same, for labels that are distributions
-    d eta += -<grad_w L, v>
-    v     <- v - eta grad_w <grad_w L, v>     the gradient at w_i
+    d x_i    = -eta_i grad_x <grad_w L, v>      d y_i the same, for labels that are distributions
+    d eta_i  = -<grad_w L, v>
+    v       <- v - eta_i grad_w <grad_w L, v>   the gradient at w_i
 
 Memory: one chunk's graph and m weight vectors; where these would exceed ``KEPT_BYTES``, only the
 weights before every sqrt(m)-th step are kept and the steps between are recomputed (2 sqrt(m)
@@ -16,17 +16,19 @@ vectors, one more forward pass). Either way the result has the same bits.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedstill.steps.gradient import tracked
+from fedstill.steps.training import Descent, Optimiser, Training
 from fedstill.types import Params, Task
 
 KEPT_BYTES = 2**28
+
+Rates = float | Sequence[float]  # one learning rate for all steps, or one per step
 
 
 @dataclass(frozen=True)
@@ -68,30 +70,33 @@ class Gradients:
 
     x: Tensor
     y: Tensor
-    learning_rate: float
+    learning_rates: tuple[float, ...]  # one per step
     start: Params
 
+    @property
+    def learning_rate(self) -> float:
+        """With respect to one learning rate of all steps."""
+        return sum(reversed(self.learning_rates), 0.0)
 
-def sgd_steps(task: Task, start: Params, batches: Batches, learning_rate: float) -> Params:
+
+def sgd_steps(task: Task, start: Params, batches: Batches, rates: Rates) -> Params:
     """The weights after one plain SGD step on each batch. The same bits as ``unroll(...).end``."""
     weights = start
-    for step in range(len(batches)):
-        weights = _step(task, weights, batches, step, learning_rate)
+    for step, rate in enumerate(_per_step(rates, batches)):
+        weights = _step(task, weights, batches, step, rate)
     return weights
 
 
 def adam_steps(task: Task, start: Params, batches: Batches, learning_rate: float) -> Params:
     """The weights after one step of Adam on each batch."""
     weights = {k: w.clone() for k, w in start.items()}
-    optimiser = torch.optim.Adam(list(weights.values()), lr=learning_rate)
+    descent = Descent(weights, Training(learning_rate, optimiser="adam"))
     for step in range(len(batches)):
-        for name, gradient in _gradient(task, weights, batches, step).items():
-            weights[name].grad = gradient
-        optimiser.step()
-    return {k: w.detach() for k, w in weights.items()}
+        gradient = _gradient(task, weights, batches, step)
+        descent.step(list(gradient.values()), learning_rate)
+    return weights
 
 
-Optimiser = Literal["sgd", "adam"]
 STEPS: dict[Optimiser, Callable[[Task, Params, Batches, float], Params]] = {
     "sgd": sgd_steps,
     "adam": adam_steps,
@@ -99,40 +104,44 @@ STEPS: dict[Optimiser, Callable[[Task, Params, Batches, float], Params]] = {
 
 
 def unroll(
-    task: Task, start: Params, batches: Batches, learning_rate: float, stride: int | None = None
+    task: Task, start: Params, batches: Batches, rates: Rates, stride: int | None = None
 ) -> Path:
     """The same steps, with what ``backward`` needs. ``stride``: chosen by memory if left out."""
     stride = stride or _stride(start, len(batches))
     weights, kept = start, []
-    for step in range(len(batches)):
+    for step, rate in enumerate(_per_step(rates, batches)):
         if step % stride == 0:
             kept.append(weights)
-        weights = _step(task, weights, batches, step, learning_rate)
+        weights = _step(task, weights, batches, step, rate)
     return Path(tuple(kept), stride, weights)
 
 
-def backward(
-    task: Task, path: Path, batches: Batches, learning_rate: float, at_end: Params
-) -> Gradients:
+def backward(task: Task, path: Path, batches: Batches, rates: Rates, at_end: Params) -> Gradients:
     """The gradients of a loss whose gradient at the path's end is ``at_end``."""
     by_x = torch.zeros_like(batches.x)
     soft = batches.y.is_floating_point()
     by_y = torch.zeros_like(batches.y, dtype=batches.y.dtype if soft else batches.x.dtype)
-    rate, v = 0.0, at_end
+    per_step, v = _per_step(rates, batches), at_end
+    by_rate = [0.0] * len(batches)
     for first, weights in reversed(list(enumerate(path.kept))):
         steps = range(first * path.stride, min((first + 1) * path.stride, len(batches)))
         before = [weights]
         for step in steps[:-1]:
-            before.append(_step(task, before[-1], batches, step, learning_rate))
+            before.append(_step(task, before[-1], batches, step, per_step[step]))
         for step in reversed(steps):
             x, y = batches.at(step)
+            rate = per_step[step]
             step_x, step_y, step_w, along = _second_order(task, before.pop(), x, y, v)
-            by_x[step] = step_x.mul_(-learning_rate)
+            by_x[step] = step_x.mul_(-rate)
             if soft:
-                by_y[step] = step_y.mul_(-learning_rate)
-            rate -= along
-            v = {k: torch.sub(part, step_w[k], alpha=learning_rate) for k, part in v.items()}
-    return Gradients(by_x, by_y, rate, v)
+                by_y[step] = step_y.mul_(-rate)
+            by_rate[step] = -along
+            v = {k: torch.sub(part, step_w[k], alpha=rate) for k, part in v.items()}
+    return Gradients(by_x, by_y, tuple(by_rate), v)
+
+
+def _per_step(rates: Rates, batches: Batches) -> Sequence[float]:
+    return [rates] * len(batches) if isinstance(rates, float | int) else rates
 
 
 def _stride(weights: Params, steps: int) -> int:

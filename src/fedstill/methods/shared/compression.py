@@ -18,9 +18,12 @@ def coordinates(task: Task, rate: float) -> int:
     return int(size / rate + 1e-9)
 
 
-def examples_per_batch(task: Task, example: Example, rate: float, batches: int) -> int:
-    """How many synthetic examples each of ``batches`` may hold at this rate."""
-    largest = task.model.size / (batches * example.numbers)
+def examples_per_batch(
+    task: Task, example: Example, rate: float, batches: int, besides: int = 0
+) -> int:
+    """How many synthetic examples each of ``batches`` may hold at this rate, if ``besides``
+    numbers are sent with each."""
+    largest = task.model.size / (batches * (example.numbers + besides))
     if rate > largest:
         fewer = f", {_rounded_down(largest * batches)} with method.batches=1"
         raise RequestError(
@@ -28,7 +31,7 @@ def examples_per_batch(task: Task, example: Example, rate: float, batches: int) 
             f"{_rounded_down(largest)} is possible with {batches} batches of examples of "
             f"{example.numbers} numbers{fewer if batches > 1 else ''}"
         )
-    return int(largest / rate + 1e-9)
+    return int((task.model.size / (batches * rate) - besides) / example.numbers + 1e-9)
 
 
 def _rounded_down(rate: float) -> str:
