@@ -489,3 +489,24 @@ def test_a_run_from_a_config_file(tmp_path: Path) -> None:
     assert config["method"]["momentum"] == 0.5
     assert config["model"]["width"] == 9
     assert result.summary.clients == 3
+
+
+def test_a_run_in_half_precision_learns_and_repeats(tmp_path: Path) -> None:
+    def params(name: str, precision: str) -> dict[str, torch.Tensor]:
+        result = fedstill.run(
+            "fedavg",
+            rounds=2,
+            clients=2,
+            workers=1,
+            out=tmp_path / name,
+            partition="iid",
+            set={"precision": precision, "method.learning_rate": 0.2},
+        )
+        assert (result.summary.accuracy or 0) > 0.5
+        return result.params
+
+    half, again, full = params("a", "bfloat16"), params("b", "bfloat16"), params("c", "float32")
+    assert all(torch.equal(half[k], again[k]) for k in half)
+    assert any(not torch.equal(half[k], full[k]) for k in half)
+    with pytest.raises(RequestError, match=r"precision: .*float16"):
+        fedstill.run("fedavg", set={"precision": "float16"})

@@ -110,6 +110,7 @@ class BuiltExperiment:
             scaling=data.scaling,
             device=torch.device(experiment.device),
             limits=self.limits,
+            precision=getattr(torch, experiment.precision),
         )
 
     @property

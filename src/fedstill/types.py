@@ -17,6 +17,7 @@ Everything else that ``Method`` declares has a default; a method overrides what 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import (
     TYPE_CHECKING,
@@ -88,6 +89,14 @@ class Task:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     limits: Limits = field(default_factory=Limits)
+    precision: torch.dtype = torch.float32
+
+    def casting(self) -> AbstractContextManager[Any]:
+        """Inside, networks compute in ``precision`` where that is sound; weights and gradients stay
+        in single precision (PyTorch's automatic mixed precision)."""
+        if self.precision == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.precision)
 
 
 def silent(step: int, steps: int) -> None:

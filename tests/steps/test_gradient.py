@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -40,3 +42,15 @@ def test_full_gradient_is_the_gradient_of_the_mean_loss(monkeypatch: pytest.Monk
     assert torch.allclose(loss, expected_loss, atol=1e-6)
     for name, theirs in expected.items():
         assert torch.allclose(gradient[name], theirs, atol=1e-6)
+
+
+def test_half_precision_changes_the_gradient_a_little_and_not_its_type() -> None:
+    x = torch.randn(40, 1, 8, 8, generator=Rng(0).torch())
+    y, params = torch.arange(40) % 3, tracked(PARAMS)
+    exact, loss = batch_gradient(TASK, params, x, y)
+    half = replace(TASK, precision=torch.bfloat16)
+    rough, rough_loss = batch_gradient(half, params, x, y)
+    assert all(part.dtype == torch.float32 for part in rough)
+    assert float(rough_loss) == pytest.approx(float(loss), rel=0.02)
+    a, b = (torch.cat([part.flatten() for part in parts]) for parts in (exact, rough))
+    assert 0 < float((a - b).norm() / a.norm()) < 0.05

@@ -29,7 +29,8 @@ def batch_gradient(
     chunk = task.model.chunk
     shares = [None] * len(x.split(chunk)) if weights is None else weights.split(chunk)
     for part, labels, share in zip(x.split(chunk), y.split(chunk), shares, strict=True):
-        losses = task.loss(task.model.apply(params, part), labels)
+        with task.casting():
+            losses = task.loss(task.model.apply(params, part), labels)
         loss = (losses if share is None else losses * share).sum() / len(x)
         # An unused weight (a bias before an instance norm) has gradient zero.
         parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)

@@ -1,0 +1,51 @@
+"""The gradient of a batch in single precision and in bfloat16, side by side.
+
+    python benchmarks/precision.py
+
+Processor time of one thread per image, forward and backward. It pays where the processor has
+instructions for bfloat16 (AVX512_BF16, AMX); elsewhere it is slower.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from fedstill.models.convnet import ConvNet
+from fedstill.records import Scaling
+from fedstill.rng import Rng
+from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.types import Task
+
+_IMAGES = 64
+
+
+def seconds(work: Callable[[], object], repeats: int = 5) -> float:
+    work()  # the first call allocates
+    began = time.process_time()
+    for _ in range(repeats):
+        work()
+    return (time.process_time() - began) / repeats
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    shape = (3, 32, 32)
+    x = torch.randn(_IMAGES, *shape, generator=Rng(0).torch())
+    y = torch.arange(_IMAGES) % 10
+    print("width  float32  bfloat16  ratio   (ms per image)")
+    for width in (32, 64, 128):
+        model = ConvNet(shape, 10, width)
+        task = Task(model, shape, 10, 1, 1, Scaling((), ()))
+        half = replace(task, precision=torch.bfloat16)
+        params = tracked(model.init(Rng(1).torch()))
+        full, cast = (
+            1000 / _IMAGES * seconds(lambda t=t: batch_gradient(t, params, x, y))  # type: ignore[misc]
+            for t in (task, half)
+        )
+        print(f"{width:5d}  {full:7.2f}  {cast:8.2f}  {full / cast:5.2f}")
+
+
+if __name__ == "__main__":
+    main()
