@@ -188,6 +188,8 @@ class BuiltExperiment:
             "scaling": as_table(self.dataset.scaling),
             "model": self.model.description,
         }
+        if self.dataset.columns:
+            parts["columns"] = [as_table(column) for column in self.dataset.columns]
         return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
     @property
@@ -262,7 +264,7 @@ def build(
     are mislabelled where ``[corrupt]`` says so.
     """
     objects = objects or UserObjects()
-    experiment, method = resolve_with_method(request, objects.method)
+    experiment, method = resolve_with_method(request, objects.method, dataset or objects.data)
     return build_resolved(experiment, method, objects, dataset=dataset, partition=partition)
 
 
@@ -292,7 +294,19 @@ def assemble(
 ) -> BuiltExperiment:
     """The same for records that are already as the clients have them: nothing is mislabelled."""
     objects = objects or UserObjects()
+    if dataset.table:
+        _refuse_augmentation(experiment, dataset)
     return BuiltExperiment(experiment, dataset, partition, method, objects.model, objects.portable)
+
+
+def _refuse_augmentation(experiment: Experiment, data: Dataset) -> None:
+    """Augmentation turns and crops images; a row of features has neither sides nor neighbours."""
+    for key, value in experiment.method.items():
+        if key.endswith("augment") and value == "dsa":
+            raise RequestError(
+                f"method.{key} = 'dsa': only images can be augmented, and '{data.name}' is a "
+                f"table; set method.{key}=none"
+            )
 
 
 def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) -> Partition:
@@ -334,6 +348,9 @@ def _corrupted(experiment: Experiment, dataset: Dataset, partition: Partition) -
     return dataclasses.replace(dataset, train=dataclasses.replace(train, labels=labels))
 
 
+_NOT_TEXT = {False: "mlp or convnet", True: "mlp"}  # the models to use, by whether it is a table
+
+
 def _named_model(experiment: Experiment, data: Dataset) -> Model:
     """The network that the experiment names, refused if it cannot read these records."""
     name = experiment.model["name"]
@@ -341,7 +358,7 @@ def _named_model(experiment: Experiment, data: Dataset) -> Model:
     reads_tokens = model.continuous_shape is not None
     if name in MODELS and reads_tokens != data.tokens:
         kind, remedy = (
-            ("text", "gru or transformer") if data.tokens else ("not text", "mlp or convnet")
+            ("text", "gru or transformer") if data.tokens else ("not text", _NOT_TEXT[data.table])
         )
         raise RequestError(
             f"model: '{name}' cannot read '{data.name}': its records are {kind}; use {remedy}"
