@@ -283,6 +283,14 @@ def _private_defaults(built: BuiltExperiment) -> str | None:
     return f"defaults of a private run: {', '.join(kept)}" if kept else None
 
 
+def _small_rounds(built: BuiltExperiment) -> str | None:
+    """A participation that leaves one client per round, to be shown to the user."""
+    candidates, share = len(built.candidates), built.experiment.participation
+    if share == 1.0 or candidates == 1 or built.clients_per_round > 1:
+        return None
+    return f"participation = {share:g} of {candidates} clients is one client per round"
+
+
 def _holdings(built: BuiltExperiment) -> Holdings | None:
     if built.plan is not None:  # class counts are what a private run protects
         return None
@@ -313,6 +321,8 @@ def _run_in(
         rounds, status = built.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
         if note := _private_defaults(built):
+            observer.note(note)
+        if note := _small_rounds(built):
             observer.note(note)
         if (faults := built.experiment.faults) is not None:
             observer.note(describe(faults))
