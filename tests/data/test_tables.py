@@ -138,6 +138,10 @@ def test_features_can_be_chosen(tmp_path: Path) -> None:
     ("more", "said"),
     [
         ({"label_column": "ill"}, r"no column 'ill' (it has: age, sex, pain, sick, part)"),
+        (
+            {"split_column": None},
+            "column 'part' says which records are for the test; set data.split",
+        ),
         ({"split_column": "half"}, "name the right one in data.split_column"),
         ({"split_column": "sex"}, "needs the values train and test"),
         ({"client_column": "site"}, "name the right one in data.client_column"),

@@ -45,7 +45,7 @@ def run_command(
         str | None,
         typer.Option(
             help="A name of `fedstill list models`, or package.module:function.",
-            show_default="convnet-small; gru for text",
+            show_default="convnet-small; mlp for tables, gru for text",
         ),
     ] = None,
     engine: Annotated[

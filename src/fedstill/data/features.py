@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedstill.data.column import LIMIT, Column, width_of
 from fedstill.data.csv_files import NUMBER
+from fedstill.data.held_out import says_split
 from fedstill.data.limits import refuse_without_room
 from fedstill.data.rows import Rows, Table, is_text, is_text_type
 from fedstill.errors import RequestError, did_you_mean, printable
@@ -156,6 +157,11 @@ def _refuse_kind(table: Table, name: str) -> None:
 
 def _distinct(rows: Rows, name: str, values: pa.ChunkedArray) -> tuple[str, ...]:
     found = {_plain(text) for text in pc.unique(values).drop_null().to_pylist()}
+    if says_split(found):
+        raise RequestError(
+            f"{rows.tables[0].place}: column '{name}' says which records are for the test; set "
+            f"data.split_column={name}, or leave it out: --set 'data.ignore=[\"{name}\"]'"
+        )
     if len(found) > _MOST_CATEGORIES:
         raise RequestError(
             f"{rows.tables[0].place}: column '{name}' has {len(found):,} different words, more "

@@ -1,6 +1,7 @@
 """Which records are for the test, where the data do not come in two files."""
 
 import warnings
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,13 @@ def say_held_out(place: str, share: float, owners: bool) -> None:
         "for the test (data.split_column names a split of your own)",
         stacklevel=2,
     )
+
+
+def says_split(words: Collection[str]) -> bool:
+    """Whether these are the values of a column that says which records are for the test."""
+    lower = {word.lower() for word in words}
+    known = {*TRAIN, *_TEST, *_NEITHER}
+    return len(lower) > 1 and lower <= known and bool(lower & set(TRAIN))
 
 
 def by_column(values: NDArray[np.generic], column: str, place: str) -> tuple[Flags, Flags]:

@@ -254,6 +254,10 @@ def _data(folder: Path, node: int, data: Path | None) -> None:
     config: dict[str, Any] = {"partition-id": node, "allow": ",".join(code)}
     if data is not None:
         config["data"] = str(data)
+        # The node's own names of columns are in its configuration, which is not here: the server's.
+        for key in ("label_column", "image_column", "split_column"):
+            if (name := getattr(experiment.data, key)) is not None:
+                config[key.replace("_", "-")] = name
     if experiment.data.dir:
         config["data-dir"] = experiment.data.dir
     # task.json has the data's shape; experiment.toml may have been edited since.
