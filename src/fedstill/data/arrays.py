@@ -1,14 +1,10 @@
-"""Records that are already numbers: arrays in memory, or an ``.npz`` file of them."""
+"""Records that are already numbers: arrays in memory."""
 
-import math
-import zipfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,14 +21,12 @@ from fedstill.data.labels import (
     number_groups,
     number_more_groups,
 )
-from fedstill.data.limits import refuse_expanding
 from fedstill.data.scaling import choose_scaling
-from fedstill.errors import FedstillError, RequestError
+from fedstill.errors import RequestError
 from fedstill.records import Split
 
 ArrayLike = Any  # a NumPy array, a tensor, or nested sequences of numbers
 _CHANNELS = (1, 3, 4)
-_MOST_NAMED = 20  # arrays of a file, in a message
 
 
 def arrays(
@@ -108,16 +102,16 @@ def decode_arrays(
 ) -> Decoded:
     """Arrays checked and converted to the common form; ``place`` names them in messages."""
     inputs = {
-        "train": _inputs(x_train, f"{place}, x_train", image_size),
-        "test": _inputs(x_test, f"{place}, x_test", image_size),
+        "train": checked_inputs(x_train, f"{place}, x_train", image_size),
+        "test": checked_inputs(x_test, f"{place}, x_test", image_size),
     }
     if (a := inputs["train"].shape[1:]) != (b := inputs["test"].shape[1:]):
         raise RequestError(f"{place}: x_train has records of shape {a} but x_test of {b}")
     if inputs["train"].dtype != inputs["test"].dtype:
         kinds = inputs["train"].dtype, inputs["test"].dtype
         raise RequestError(f"{place}: x_train holds {kinds[0]} but x_test {kinds[1]}")
-    train_labels = _labels(y_train, len(inputs["train"]), place, "train")
-    test_labels = _labels(y_test, len(inputs["test"]), place, "test")
+    train_labels = checked_labels(y_train, len(inputs["train"]), place, "train")
+    test_labels = checked_labels(y_test, len(inputs["test"]), place, "test")
 
     def where(split: str) -> Any:
         return lambda row: f"{place}, y_{split}[{row}]"
@@ -160,103 +154,21 @@ def decode_arrays(
     )
 
 
-def read_npz(path: Path, client_array: str | None, image_size: int | None) -> Decoded:
-    """An ``.npz`` file with x_train, y_train, x_test and y_test. Pickled objects are refused."""
-    wanted = ["x_train", "y_train", "x_test", "y_test"]
-    if client_array is not None:
-        wanted.append(client_array)
-    needed = "x_train, y_train, x_test and y_test"
-    needed += " and the one data.client_column names" if client_array else ""
-    found = _read_arrays(path, wanted, needed)
-    owners = found[4] if client_array is not None else None
-    x_train, y_train, x_test, y_test = found[:4]
-    return decode_arrays(
-        x_train, y_train, x_test, y_test, str(path), clients=owners, image_size=image_size
-    )
-
-
-def read_training_arrays(
-    path: Path, image_size: int | None
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Inputs and labels of an ``.npz`` file with x_train and y_train."""
-    x, y = _read_arrays(path, ["x_train", "y_train"], "x_train and y_train")
-    inputs = _inputs(x, f"{path}, x_train", image_size)
-    return inputs, _labels(y, len(inputs), str(path), "train")
-
-
-def read_raw_arrays(path: Path, image_size: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The same with the values as they are: the caller leaves out the records that do not fit."""
-    x, y = _read_arrays(path, ["x_train", "y_train"], "x_train and y_train")
-    if y.shape != x.shape[:1] or not (x.dtype == np.bool_ or np.issubdtype(x.dtype, np.number)):
-        raise RequestError(f"{path}: x_train and y_train are not numbers, one label per record")
-    x = _channels_first(x)
-    if image_size is not None and x.dtype == np.uint8 and x.ndim == 4:
-        x = resize_images(x, image_size)
-    return x, y
-
-
-def _read_arrays(path: Path, wanted: Sequence[str], needed: str) -> list[NDArray[Any]]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            missing = [name for name in wanted if name not in members]
-            if missing:
-                held = ", ".join(list(members)[:_MOST_NAMED])
-                raise RequestError(
-                    f"{path}: no array '{missing[0]}' (it has: {held}); needed are {needed}"
-                )
-            chosen = [members[name] for name in wanted]
-            # A member gives no more bytes than it declares, so this bounds what is read.
-            declared = sum(info.file_size for info in chosen)
-            refuse_expanding(declared, path.stat().st_size, str(path))
-            return [_member(archive, info) for info in chosen]
-    except FedstillError:
-        raise
-    except Exception as error:  # zip, zlib and NumPy's headers raise nearly anything on bad bytes
-        reason = _reason(path, error)
-        raise RequestError(
-            f"{path}: not a readable .npz file of number arrays ({reason})"
-        ) from error
-
-
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """An array, whose header must not promise more than is there: it is allocated first."""
-    with archive.open(info) as stream:
-        version = npy.read_magic(stream)
-        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = read_header(stream)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    claimed = math.prod(shape) * dtype.itemsize
-    if claimed > info.file_size:
-        raise ValueError(
-            f"{info.filename} claims {claimed:,} bytes and has at most {info.file_size:,}"
-        )
-    with archive.open(info) as stream:
-        array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
-        return array
-
-
-def _reason(path: Path, error: Exception) -> str:
-    if not zipfile.is_zipfile(path):
-        return "it is a single array, or no archive at all"
-    return str(error).split("\n")[0] or type(error).__name__
-
-
 def _array(values: ArrayLike) -> NDArray[Any]:
     if isinstance(values, Tensor):
         return values.detach().cpu().numpy()
     return np.asarray(values)
 
 
-def _inputs(values: ArrayLike, place: str, image_size: int | None) -> NDArray[Any]:
+def checked_inputs(values: ArrayLike, place: str, image_size: int | None) -> NDArray[Any]:
+    """Inputs as images or features, in memory of their own."""
     x = _array(values)
     if x.ndim < 2 or x.ndim > 4 or x.size == 0:
         raise RequestError(
             f"{place}: shape {x.shape} cannot be read as records; give [N, C, H, W], [N, H, W], "
             "[N, H, W, C], or [N, features] as floats"
         )
-    x = _channels_first(_checked_numbers(x, place))
+    x = channels_first(_checked_numbers(x, place))
     if image_size is not None:
         if x.dtype != np.uint8 or x.ndim != 4:
             raise RequestError(f"{place}: data.image_size resizes byte images only")
@@ -264,7 +176,8 @@ def _inputs(values: ArrayLike, place: str, image_size: int | None) -> NDArray[An
     return _owned(x, values)
 
 
-def _channels_first(x: NDArray[Any]) -> NDArray[Any]:
+def channels_first(x: NDArray[Any]) -> NDArray[Any]:
+    """Images [N, C, H, W], wherever their channels were."""
     if x.ndim == 3:
         return x[:, None]
     last = x.ndim == 4 and x.shape[-1] in _CHANNELS and x.shape[1] not in _CHANNELS
@@ -317,7 +230,7 @@ def _refuse_other_length(y: NDArray[Any], records: int, place: str, split: str) 
         )
 
 
-def _labels(values: ArrayLike, records: int, place: str, split: str) -> NDArray[Any]:
+def checked_labels(values: ArrayLike, records: int, place: str, split: str) -> NDArray[Any]:
     """Labels as whole numbers, or as words."""
     y = _array(values)
     _refuse_other_length(y, records, place, split)

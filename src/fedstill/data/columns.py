@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedstill.data.column import Column
 from fedstill.data.decoded import Decoded
-from fedstill.data.features import Declared, encode, fit_columns
+from fedstill.data.encoding import encode
+from fedstill.data.features import Declared, fit_columns
 from fedstill.data.held_out import SHARE, by_column, hold_out_evenly
 from fedstill.data.images import ImageForm
 from fedstill.data.labels import (

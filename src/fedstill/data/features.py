@@ -1,4 +1,4 @@
-"""Rows of numbers and categories as records: float32 features [N, features].
+"""Which columns of a table are features, and what each of them becomes.
 
 What a column means is public: its range, its categories, whether values may be missing. Where that
 is not declared, it is computed from the training records, which a private run refuses
@@ -6,8 +6,6 @@ is not declared, it is computed from the training records, which a private run r
 """
 
 import math
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,23 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from fedstill.data.column import LIMIT, Column, width_of
-from fedstill.data.csv_files import NUMBER
+from fedstill.data.column import Column, width_of
+from fedstill.data.encoding import column_values, is_numeric, numbers, plain, shown, word
 from fedstill.data.held_out import says_split
-from fedstill.data.limits import refuse_without_room
 from fedstill.data.rows import Rows, Table, is_text, is_text_type
-from fedstill.errors import RequestError, did_you_mean, printable
+from fedstill.errors import RequestError, did_you_mean
 
 _MOST_CATEGORIES = 100  # of a column whose categories are not declared
 _MOST_FEATURES = 100_000
-_MOST_SHOWN = 20
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -91,10 +81,10 @@ def _column(rows: Rows, name: str, declared: Declared) -> Column:
                 f"data.ranges.{name} = [{low:g}, {high:g}]: the first must be less than the second"
             )
         return _with_indicator(rows, Column(name, low, high), declared)
-    values = _values(rows, name)
+    values = column_values(rows, name)
     if _is_words(rows, name, values):
         return Column(name, values=_distinct(rows, name, values), undeclared="categories")
-    known = _numbers(values)[0]
+    known = numbers(values)[0]
     known = known[np.isfinite(known)]
     mean, std = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
     return _with_indicator(
@@ -106,35 +96,30 @@ def _with_indicator(rows: Rows, column: Column, declared: Declared) -> Column:
     if declared.missing is not None:
         wanted, undeclared = column.name in declared.missing, column.undeclared
     else:
-        wanted = bool(np.isnan(_numbers(_values(rows, column.name))[0]).any())
+        wanted = bool(np.isnan(numbers(column_values(rows, column.name))[0]).any())
         undeclared = column.undeclared or ("missing" if wanted else "")
     return Column(column.name, column.low, column.high, (), wanted, undeclared)
 
 
 def _categories(name: str, values: Sequence[Any]) -> tuple[str, ...]:
-    texts = tuple(map(_word, values))
+    texts = tuple(map(word, values))
     if not texts or len(set(texts)) < len(texts):
         raise RequestError(f"data.categories.{name}: give each value once, and at least one")
     return texts
-
-
-def _plain(text: str) -> str:
-    """4 and 4.0 are one category: which is written depends on the program."""
-    return text[: text.index(".")] if re.fullmatch(r"[+-]?\d+\.0+", text) else text
 
 
 def _is_words(rows: Rows, name: str, values: pa.ChunkedArray) -> bool:
     """Whether a column holds words; one that holds numbers and a few words is refused."""
     if not is_text(values):
         return False
-    bad = _numbers(values)[1]
+    bad = numbers(values)[1]
     there = len(values) - values.null_count
     if there and not bad.any():  # the words are in other rows
         return False
     if bad.sum() * 10 < there:  # a misprint must not turn a measurement into categories
         row = int(np.flatnonzero(bad)[0])
         raise RequestError(
-            f"{rows.where(row)}: '{name}' is {_shown(values[row])}, and most of its values are "
+            f"{rows.where(row)}: '{name}' is {shown(values[row])}, and most of its values are "
             f"numbers; fix it, or declare data.categories.{name}"
         )
     return True
@@ -144,7 +129,7 @@ def _refuse_kind(table: Table, name: str) -> None:
     """Refuse a column that holds neither words nor numbers."""
     kind = table.schema.field(name).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if _numeric(kind) or is_text_type(kind):
+    if is_numeric(kind) or is_text_type(kind):
         return
     remedy = f"leave it out: --set 'data.ignore=[\"{name}\"]'"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_struct(kind):
@@ -156,7 +141,7 @@ def _refuse_kind(table: Table, name: str) -> None:
 
 
 def _distinct(rows: Rows, name: str, values: pa.ChunkedArray) -> tuple[str, ...]:
-    found = {_plain(text) for text in pc.unique(values).drop_null().to_pylist()}
+    found = {plain(text) for text in pc.unique(values).drop_null().to_pylist()}
     if says_split(found):
         raise RequestError(
             f"{rows.tables[0].place}: column '{name}' says which records are for the test; set "
@@ -169,130 +154,3 @@ def _distinct(rows: Rows, name: str, values: pa.ChunkedArray) -> tuple[str, ...]
             f"them in data.categories.{name}"
         )
     return tuple(sorted(found))
-
-
-def encode(rows: Rows, columns: Sequence[Column]) -> Tensor:
-    """The records' features; a value that does not fit its column is refused."""
-    features, bad = encode_leniently(rows, columns)
-    for name, flags in bad.items():
-        if flags.any():
-            row = int(np.flatnonzero(flags)[0])
-            value = _shown(_values(rows, name)[row])
-            column = next(column for column in columns if column.name == name)
-            remedy = f"add it to data.categories.{name}" if column.values else "fix it"
-            what = "none of its categories" if column.values else "not a finite number"
-            raise RequestError(f"{rows.where(row)}: '{name}' is {value}, {what}; {remedy}")
-    return torch.from_numpy(features)
-
-
-def encode_leniently(
-    rows: Rows, columns: Sequence[Column]
-) -> tuple[NDArray[np.float32], dict[str, Flags]]:
-    """The features, and for each column which of its values do not fit it."""
-    width = width_of(columns)
-    refuse_without_room(
-        4 * rows.count * width,
-        f"{rows.count:,} records of {width:,} features",
-        "name fewer columns",
-    )
-    out = np.zeros((rows.count, width), dtype=np.float32)
-    bad: dict[str, Flags] = {}
-    place = 0
-    for column in columns:
-        rows.find(column.name, (), "data.features")
-        values = _values(rows, column.name)
-        part = out[:, place : place + column.width]
-        bad[column.name] = (_encode_category if column.values else _encode_number)(
-            values, column, part
-        )
-        place += column.width
-    return out, bad
-
-
-def _values(rows: Rows, name: str) -> pa.ChunkedArray:
-    """A whole column; what is not UTF-8 text in it is a text that fits nothing."""
-    values = rows.with_holes(name)
-    if not is_text(values):
-        return values
-    try:
-        values.validate(full=True)
-    except pa.ArrowException:
-        texts = (
-            bytes_.decode("utf-8", "replace") if bytes_ is not None else None
-            for bytes_ in values.cast(pa.binary()).to_pylist()
-        )
-        values = pa.chunked_array([pa.array(list(texts), pa.string())])
-    return values
-
-
-def _encode_number(values: pa.ChunkedArray, column: Column, out: NDArray[np.float32]) -> Flags:
-    raw, bad = _numbers(values)
-    holes = np.isnan(raw)
-    with np.errstate(over="ignore", invalid="ignore"):
-        scaled = np.where(holes, 0.0, (raw - column.centre) / column.half)
-    if not column.undeclared and (outside := int((np.abs(scaled) > 1 + 1e-9).sum())):
-        warnings.warn(
-            f"column '{column.name}': values outside its declared range: {outside:,} (the range is "
-            f"{column.low:g} to {column.high:g})",
-            stacklevel=2,
-        )
-    # A range so wide that it overflows may come from a server: then the column says nothing.
-    out[:, 0] = np.clip(np.nan_to_num(scaled), -LIMIT, LIMIT)
-    if column.indicator:
-        out[:, 1] = holes
-    return bad
-
-
-def _encode_category(values: pa.ChunkedArray, column: Column, out: NDArray[np.float32]) -> Flags:
-    if not (is_text(values) or _numeric(values.type)):
-        return np.asarray(pc.is_valid(values).to_numpy())
-    number = {value: i for i, value in enumerate(column.values)}
-    distinct = pa.concat_arrays(values.chunks).dictionary_encode()
-    words = [_word(value) for value in distinct.dictionary.to_pylist()]
-    of_word = np.array([number.get(word, -1) for word in words] + [-1])
-    codes = distinct.indices.fill_null(len(words)).to_numpy()
-    found = of_word[codes]
-    rows = np.flatnonzero(found >= 0)
-    out[rows, found[rows]] = 1.0
-    unknown: Flags = (found < 0) & (codes < len(words))
-    if column.undeclared and unknown.any():  # no client has such a record for training
-        shown = sorted({words[code] for code in codes[unknown]})[:_MOST_SHOWN]
-        warnings.warn(
-            f"column '{column.name}': values that do not occur in training count as missing: "
-            f"{', '.join(shown)[:200]}",
-            stacklevel=2,
-        )
-        return np.zeros_like(unknown)
-    return unknown
-
-
-def _word(value: Any) -> str:
-    return _plain(str(value).lower() if isinstance(value, bool) else str(value))
-
-
-def _numbers(values: pa.ChunkedArray) -> tuple[Floats, Flags]:
-    """A column as floats, NaN where it has holes, and which of its values are no numbers."""
-    kind = values.type
-    if is_text_type(kind):
-        good = pc.match_substring_regex(values, NUMBER)
-        text = pc.utf8_ltrim(pc.if_else(good, values, None), "+")
-        bad = pc.fill_null(pc.invert(good), False).to_numpy()
-        values = pc.cast(text, pa.float64())
-    elif _numeric(kind):
-        bad = np.zeros(len(values), dtype=bool)
-        values = pc.cast(values, pa.float64(), safe=False)
-    else:  # in a file of a node: its columns are declared and cannot be chosen by their type
-        bad = pc.is_valid(values).to_numpy()
-        values = pa.chunked_array([pa.nulls(len(values), pa.float64())])
-    raw = values.to_numpy().astype(np.float64)
-    infinite = np.isinf(raw)
-    return np.where(infinite, np.nan, raw), bad | infinite
-
-
-def _numeric(kind: pa.DataType) -> bool:
-    simple = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    return pa.types.is_null(kind) or any(is_kind(kind) for is_kind in simple)
-
-
-def _shown(value: Any) -> str:
-    return repr(printable(str(value))[:60])

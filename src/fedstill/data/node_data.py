@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstill.data.arrays import read_training_arrays
 from fedstill.data.cache import cached
 from fedstill.data.column import Column
 from fedstill.data.decoded import Decoded
 from fedstill.data.folder import class_folders, image_files
 from fedstill.data.images import ImageForm, decode_images
 from fedstill.data.labels import Numbered, check_labels
+from fedstill.data.npz import read_training_arrays
 from fedstill.data.reading import DataSettings
 from fedstill.data.table_files import IMAGE_COLUMNS, find_tables, open_table, split_files
 from fedstill.data.tolerant import from_arrays, from_features, from_images, from_parquet
@@ -172,7 +172,7 @@ def _from_parquet(files: Sequence[Path], form: _Form, settings: DataSettings) ->
 def _from_features(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
     # Here: pyarrow is slow to import for a cache hit.
     from fedstill.data.columns import TABLE_LABELS
-    from fedstill.data.features import encode
+    from fedstill.data.encoding import encode
     from fedstill.data.rows import Rows
 
     rows = Rows([open_table(file) for file in files])

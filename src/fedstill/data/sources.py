@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from fedstill.data import digit_domains, digits
-from fedstill.data.arrays import read_npz
 from fedstill.data.cache import cached
 from fedstill.data.catalogue import SOURCES, Part, Source
 from fedstill.data.dataset import Dataset
@@ -16,6 +15,7 @@ from fedstill.data.expected import PLAIN_TEXT
 from fedstill.data.folder import is_image_folder, is_site_folder, read_image_folder
 from fedstill.data.images import resize_images
 from fedstill.data.natural import check_domains, join, keep_domains
+from fedstill.data.npz import read_npz
 from fedstill.data.reading import DataSettings, Reading, refuse_other_kind
 from fedstill.data.scaling import choose_scaling
 from fedstill.data.table_files import SUFFIXES as TABLES

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedstill.data.arrays import read_raw_arrays
 from fedstill.data.column import Column, width_of
 from fedstill.data.images import Encoded, ImageForm, decode_images
 from fedstill.data.labels import Numbered
+from fedstill.data.npz import read_raw_arrays
 from fedstill.data.reading import DataSettings
 from fedstill.data.table_files import IMAGE_COLUMNS, open_table
 from fedstill.errors import RequestError
@@ -92,7 +92,7 @@ def from_features(
     its column does not count."""
     # Here: pyarrow is slow to import for a cache hit.
     from fedstill.data.columns import TABLE_LABELS
-    from fedstill.data.features import encode_leniently
+    from fedstill.data.encoding import encode_leniently
     from fedstill.data.rows import Rows
 
     rows = Rows([open_table(file, tolerant=True) for file in files], empty=True)
