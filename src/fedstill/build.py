@@ -28,12 +28,14 @@ from fedstill.data import (
     Dataset,
     Partition,
     load,
+    mapped,
     mislabelled,
     parse_partition,
     partition,
 )
 from fedstill.errors import RequestError, RunError
-from fedstill.models import MODELS, Model, separate
+from fedstill.features import Backbone
+from fedstill.models import MODELS, LinearOn, Model, separate
 from fedstill.privacy.guards import private_form_of, refuse_leaks
 from fedstill.privacy.plan import PrivatePlan, make_plan
 from fedstill.records import Records, Scaling
@@ -49,6 +51,7 @@ class UserObjects:
     data: Dataset | None = None
     model: Model | None = None
     model_name: str | None = None
+    features: torch.nn.Module | None = None  # frozen, under a linear layer
 
     @property
     def request(self) -> Table:
@@ -60,12 +63,20 @@ class UserObjects:
             request["data"] = {"name": self.data.name}
         if self.model is not None:
             request["model"] = {"name": self.model_name}
+        if self.features is not None:
+            request["model"] = {"name": "linear", "feature_map": path_of(self.features)}
         return request
 
     @property
     def portable(self) -> bool:
         """Whether another process can build the same from names alone."""
-        return self.method is None and self.model is None
+        return self.method is None and self.model is None and self.features is None
+
+    def network(self, data: Dataset) -> Model | None:
+        """The supplied network for these data, if there is one."""
+        if self.features is None:
+            return self.model
+        return LinearOn(Backbone(self.features, data.shape), data.classes)
 
 
 def path_of(value: Any) -> str:
@@ -98,16 +109,25 @@ class BuiltExperiment:
         return model if self.experiment.privacy is None else separate(model)
 
     @cached_property
+    def seen(self) -> Dataset:
+        """The records as methods see them: vectors, where the network starts with a fixed map."""
+        features = self.model.fixed
+        if features is None:
+            return self.dataset
+        alone = self.experiment.privacy is not None and isinstance(features, Backbone)
+        return mapped(self.dataset, features, torch.device(self.experiment.device), alone)
+
+    @cached_property
     def task(self) -> Task:
         """What is learnt."""
-        data, experiment = self.dataset, self.experiment
+        data, experiment, features = self.dataset, self.experiment, self.model.fixed
         return Task(
-            model=self.model,
-            shape=data.shape,
+            model=self.model.head,
+            shape=data.shape if features is None else (features.size,),
             classes=data.classes,
             clients=self.partition.clients,
             rounds=experiment.rounds,
-            scaling=data.scaling,
+            scaling=data.scaling if features is None else Scaling((), ()),
             device=torch.device(experiment.device),
             limits=self.limits,
             precision=getattr(torch, experiment.precision),
@@ -129,7 +149,7 @@ class BuiltExperiment:
         if settings is None:
             return self
         sizes = settings.sizes(self.partition.clients, self.dataset.name)
-        rate = settings.rate(sizes)
+        rate = settings.rate(sizes, self.method.private_rate)
         form = private_form_of(self.method, self.experiment.method["name"], rate)
         refuse_leaks(settings, form, self.method, self.task, self.dataset)
         plan = make_plan(settings, form, rate, sizes, self._public_classes(), self.turns())
@@ -168,7 +188,7 @@ class BuiltExperiment:
         """The clients' records, behind the private door where privacy is on."""
         if self.experiment.privacy is not None and self.plan is None:
             raise RunError("privacy is on and there is no plan: no records are handed out")
-        return ClientRecords(self.dataset, self.partition, self.plan, self.ledgers)
+        return ClientRecords(self.seen, self.partition, self.plan, self.ledgers)
 
     @cached_property
     def runner(self) -> ClientRunner:
@@ -224,8 +244,8 @@ class BuiltExperiment:
     @property
     def test(self) -> Records:
         """The official test split."""
-        split = self.dataset.test
-        return Records(split, torch.arange(len(split)), self.dataset.scaling, self.task.device)
+        split = self.seen.test
+        return Records(split, torch.arange(len(split)), self.seen.scaling, self.task.device)
 
     @property
     def quorum(self) -> int:
@@ -292,7 +312,8 @@ def assemble(
 ) -> BuiltExperiment:
     """The same for records that are already as the clients have them: nothing is mislabelled."""
     objects = objects or UserObjects()
-    return BuiltExperiment(experiment, dataset, partition, method, objects.model, objects.portable)
+    model = objects.network(dataset)
+    return BuiltExperiment(experiment, dataset, partition, method, model, objects.portable)
 
 
 def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) -> Partition:

@@ -61,6 +61,7 @@ def run(
     epsilon: float | None = None,
     delta: float | None = None,
     model: str | Model | torch.nn.Module | None = None,
+    features: str | torch.nn.Module | None = None,
     engine: str | None = None,
     workers: int | None = None,
     device: str | None = None,
@@ -74,7 +75,8 @@ def run(
     """Run one federated experiment; the same options as ``fedstill run``.
 
     Beyond names, ``method`` may be a method object, ``data`` a ``Dataset`` (see
-    ``fedstill.arrays``) and ``model`` a ``Model`` or an ``nn.Module``. ``set`` takes dotted keys,
+    ``fedstill.arrays``), ``model`` a ``Model`` or an ``nn.Module``, and ``features`` a frozen network
+    whose outputs one linear layer is trained on. ``set`` takes dotted keys,
     ``config`` a TOML file or a table; ``set`` wins over the options, and they win over ``config``.
 
     >>> result = fedstill.run("fedavg", rounds=5, set={"method.local_epochs": 2})
@@ -85,6 +87,7 @@ def run(
     options = {
         "method": method if isinstance(method, str) else None,
         "model": model if isinstance(model, str) else None,
+        "features": features if isinstance(features, str) else None,
         "data.name": data if isinstance(data, str) else None,
         "data.dir": None if data_dir is None else str(data_dir),
         "clients": clients,
@@ -98,7 +101,7 @@ def run(
         "device": device,
         "seed": seed,
     }
-    objects = _user_objects(method, data, model)
+    objects = _user_objects(method, data, model, features)
     table = read_toml(Path(config)) if isinstance(config, str | Path) else dict(config or {})
     check_types(table)
     request = merged(
@@ -110,7 +113,7 @@ def run(
     return execute(request, objects=objects, out=out, resume=resume, observer=observer)
 
 
-def _user_objects(method: Any, data: Any, model: Any) -> UserObjects:
+def _user_objects(method: Any, data: Any, model: Any, features: Any) -> UserObjects:
     """Those arguments that are objects and not names, checked."""
     name = path_of(model)
     if isinstance(model, torch.nn.Module):
@@ -122,6 +125,8 @@ def _user_objects(method: Any, data: Any, model: Any) -> UserObjects:
         )
     if not isinstance(model, str | Model | None):
         raise RequestError(f"model: expected a name, a Model or an nn.Module, got {model!r}")
+    if not isinstance(features, str | torch.nn.Module | None):
+        raise RequestError(f"features: expected a name or an nn.Module, got {features!r}")
     if inspect.isclass(method):
         raise RequestError(f"method: give an object, {method.__name__}(...), or a name")
     if method is not None and not isinstance(method, str):
@@ -131,6 +136,7 @@ def _user_objects(method: Any, data: Any, model: Any) -> UserObjects:
         None if isinstance(data, str) else data,
         None if isinstance(model, str) else model,
         name,
+        features if isinstance(features, torch.nn.Module) else None,
     )
 
 

@@ -223,6 +223,11 @@ class Method(ABC, Generic[S, D, C, U]):
     # Of these: the first decides what the others mean, as an optimiser does for its learning rate.
     # A private default of the others is used only with the private default of the first.
     PRIVATE_TOGETHER: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    # Settings of the experiment that the request left open, e.g. {"rounds": 1}.
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    # The sampling rate of a private run that sets none. 1: every access reads all records, which is
+    # best where one release is used for many steps.
+    private_rate: ClassVar[float] = 0.1
     # What to do instead of a ``[defence]``, if the clients send no sets.
     instead_of_defence: ClassVar[str] = "leave it out"
 

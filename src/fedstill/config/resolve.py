@@ -15,10 +15,19 @@ from typing import Any
 import torch
 
 from fedstill.config.experiment import EngineSettings, Experiment, Partitioning
-from fedstill.config.nested import Table, as_table, convert, flat, refuse_deep, without_none
+from fedstill.config.nested import (
+    Table,
+    as_table,
+    convert,
+    flat,
+    merged,
+    refuse_deep,
+    without_none,
+)
 from fedstill.config.registry import build_method, find_method, find_model, settings_of
 from fedstill.data import CHARACTERS, SOURCES, DataSettings, Source, parse_partition
 from fedstill.errors import RequestError, did_you_mean
+from fedstill.methods import METHODS
 from fedstill.models import DEFAULT_MODEL
 from fedstill.types import AnyMethod
 from fedstill.wire import find_codec
@@ -42,7 +51,7 @@ def resolve_with_method(
     request: Mapping[str, Any], method: AnyMethod | None = None
 ) -> tuple[Experiment, AnyMethod]:
     """The experiment, and its method, which is built once and supplies the defaults."""
-    table = spelled_out(request)
+    table = _with_method_defaults(spelled_out(request), method)
     table.setdefault("method", {})
     table.setdefault("model", {})
     source = _known_data(table)
@@ -119,12 +128,24 @@ def check_types(request: Mapping[str, Any]) -> None:
 
 
 def spelled_out(request: Mapping[str, Any]) -> Table:
-    """The request without open options, and ``method = "fedavg"`` written as a table."""
+    """The request without open options, and ``method = "fedavg"`` written as a table.
+
+    ``features = "scatter"`` stands for a linear layer on that feature map.
+    """
     refuse_deep(dict(request), "configuration")
-    return {
+    table = {
         key: {"name": value} if key in _SHORTHANDS and isinstance(value, str) else value
         for key, value in without_none(request).items()
     }
+    if "features" in table:
+        model = table.get("model", {})
+        if not isinstance(model, dict) or model.get("name", "linear") != "linear":
+            raise RequestError(
+                "features: a feature map belongs to model 'linear'; leave the model out"
+            )
+        feature_map = table.pop("features")
+        table["model"] = {"name": "linear", **model, "feature_map": feature_map}
+    return table
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -150,6 +171,15 @@ def _known_data(table: Mapping[str, Any]) -> Source | None:
 
 def _default_model(source: Source | None) -> str:
     return (source.model if source else None) or DEFAULT_MODEL
+
+
+def _with_method_defaults(table: Table, method: AnyMethod | None) -> Table:
+    """The request over the settings that its method prefers where the request leaves them open."""
+    section = table.get("method")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if method is None and (not isinstance(name, str) or (name not in METHODS and ":" not in name)):
+        return table  # refused later, with the reason
+    return merged(dict((method or find_method(str(name))).DEFAULTS), table)
 
 
 def _check_name(key: str, section: Mapping[str, Any]) -> None:

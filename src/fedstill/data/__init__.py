@@ -4,6 +4,7 @@ from fedstill.data.arrays import arrays
 from fedstill.data.cache import cache_folder
 from fedstill.data.corrupt import CorruptSettings, mislabelled
 from fedstill.data.dataset import Dataset
+from fedstill.data.mapped import mapped
 from fedstill.data.node_data import load_node_data
 from fedstill.data.partition import (
     RULES,
@@ -35,6 +36,7 @@ __all__ = [
     "describe",
     "load",
     "load_node_data",
+    "mapped",
     "mislabelled",
     "parse_partition",
     "partition",

@@ -2,6 +2,7 @@
 
 import inspect
 
+from fedstill.methods.analytic import Analytic
 from fedstill.methods.central import Central
 from fedstill.methods.distdd import DistDD
 from fedstill.methods.dynafed import DynaFed
@@ -22,6 +23,7 @@ from fedstill.methods.scaffold import Scaffold
 from fedstill.types import AnyMethod
 
 METHODS: dict[str, type[AnyMethod]] = {
+    "analytic": Analytic,
     "central": Central,
     "distdd": DistDD,
     "dynafed": DynaFed,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedstill.features import FeatureMap
 from fedstill.types import Params
 
 Searched = tuple[Any, ...] | range  # the values that a search may try
@@ -48,6 +49,17 @@ class Model(ABC):
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Logits [N, classes]; of a text [N, positions, classes]."""
         return self.features(params, x)[-1]
+
+    @property
+    def fixed(self) -> FeatureMap | None:
+        """A fixed map that comes before all weights: a run applies it once to every record, and
+        then works with ``head`` on the vectors. ``None``: there is none."""
+        return None
+
+    @property
+    def head(self) -> "Model":
+        """The network behind ``fixed``; the network itself where there is none."""
+        return self
 
     @property
     def continuous_shape(self) -> tuple[int, ...] | None:
