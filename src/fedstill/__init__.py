@@ -3,7 +3,8 @@
 from fedstill.data import Dataset, arrays
 from fedstill.evaluate import evaluate
 from fedstill.methods import METHODS
-from fedstill.models import MODELS, Model
+from fedstill.models import MODELS, Model, convert_norms
+from fedstill.observe.observer import Observer
 from fedstill.rng import Rng
 from fedstill.run import Result, run
 from fedstill.runs.sets import load_set
@@ -17,10 +18,12 @@ __all__ = [
     "MODELS",
     "Dataset",
     "Model",
+    "Observer",
     "Result",
     "Rng",
     "__version__",
     "arrays",
+    "convert_norms",
     "evaluate",
     "load_set",
     "run",

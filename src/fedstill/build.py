@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 
 from fedstill.client import ClientRecords, ClientRunner
 from fedstill.config import Experiment, Partitioning, deciding, resolve_model
 from fedstill.config.nested import Table, as_table
-from fedstill.config.registry import build_model
+from fedstill.config.registry import build_model, supplied_model
 from fedstill.config.resolve import check_device, resolve_with_method
 from fedstill.data import (
     Dataset,
@@ -47,7 +48,7 @@ class UserObjects:
 
     method: AnyMethod | None = None
     data: Dataset | None = None
-    model: Model | None = None
+    model: Model | nn.Module | None = None
     model_name: str | None = None
 
     @property
@@ -95,6 +96,8 @@ class BuiltExperiment:
     def model(self) -> Model:
         """The network; with privacy on, one that cannot mix records."""
         model = self.given_model or _named_model(self.experiment, self.dataset)
+        if model.statistics:
+            _refuse_batch_norm(self.experiment, self.method)
         return model if self.experiment.privacy is None else separate(model)
 
     @cached_property
@@ -292,7 +295,10 @@ def assemble(
 ) -> BuiltExperiment:
     """The same for records that are already as the clients have them: nothing is mislabelled."""
     objects = objects or UserObjects()
-    return BuiltExperiment(experiment, dataset, partition, method, objects.model, objects.portable)
+    given = None
+    if objects.model is not None:
+        given = supplied_model(objects.model, experiment.model)
+    return BuiltExperiment(experiment, dataset, partition, method, given, objects.portable)
 
 
 def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) -> Partition:
@@ -332,6 +338,18 @@ def _corrupted(experiment: Experiment, dataset: Dataset, partition: Partition) -
     train, rng = dataset.train, Rng(experiment.seed).at("corrupt")
     labels = mislabelled(train.labels, partition, dataset.classes, experiment.corrupt, rng)
     return dataclasses.replace(dataset, train=dataclasses.replace(train, labels=labels))
+
+
+def _refuse_batch_norm(experiment: Experiment, method: AnyMethod) -> None:
+    """Batch norms mix records and keep statistics of them: only where weights are averaged."""
+    remedy = "use model.norm = 'group', or 'frozen' for a pretrained network"
+    if experiment.privacy is not None:
+        raise RequestError(f"model.norm = 'batch': no privacy, because it mixes records; {remedy}")
+    if not method.averages_weights:
+        raise RequestError(
+            f"model.norm = 'batch': {experiment.method['name']} does not average the clients' "
+            f"weights, and with them the statistics; {remedy}"
+        )
 
 
 def _named_model(experiment: Experiment, data: Dataset) -> Model:

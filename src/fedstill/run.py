@@ -113,14 +113,12 @@ def run(
 def _user_objects(method: Any, data: Any, model: Any) -> UserObjects:
     """Those arguments that are objects and not names, checked."""
     name = path_of(model)
-    if isinstance(model, torch.nn.Module):
-        model = Model.from_module(model)
     if not isinstance(data, str | Dataset | None):
         raise RequestError(
             f"data: expected a name, a path or a Dataset, got {type(data).__name__}; "
             "fedstill.arrays(...) makes a Dataset from arrays"
         )
-    if not isinstance(model, str | Model | None):
+    if not isinstance(model, str | Model | torch.nn.Module | None):
         raise RequestError(f"model: expected a name, a Model or an nn.Module, got {model!r}")
     if inspect.isclass(method):
         raise RequestError(f"method: give an object, {method.__name__}(...), or a name")
@@ -283,6 +281,8 @@ def _run_in(
         rounds, status = built.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
         if note := _private_defaults(built):
+            observer.note(note)
+        if federation.round == 0 and (note := built.model.start_note):
             observer.note(note)
         if (faults := built.experiment.faults) is not None:
             observer.note(describe(faults))

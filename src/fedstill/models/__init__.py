@@ -7,6 +7,7 @@ from fedstill.models.convnet import ConvNet
 from fedstill.models.language import GRU, Transformer
 from fedstill.models.mlp import MLP
 from fedstill.models.model import Model
+from fedstill.models.norms import convert_norms
 from fedstill.models.resnet import ResNet18
 from fedstill.models.separate import separate
 
@@ -19,6 +20,7 @@ __all__ = [
     "ModelEntry",
     "ResNet18",
     "Transformer",
+    "convert_norms",
     "separate",
 ]
 
