@@ -5,9 +5,9 @@ import inspect
 import os
 import shlex
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +27,17 @@ from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestErro
 from fedstill.federation import Federation
 from fedstill.models import Model
 from fedstill.observe.observer import Observer
+from fedstill.observe.progress import ProgressConsole, progress_for
+from fedstill.observe.trackers import Observers, tracker
 from fedstill.report import write_report
+from fedstill.result import Inputs, Result
 from fedstill.runs.folder import RunFolder
-from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
+from fedstill.runs.metrics import Holdings, Summary
 from fedstill.runs.provenance import this_session
 from fedstill.runs.unpublished import Digests
-from fedstill.types import Params
 from fedstill.version import VERSION
 
 MakeEngine = Callable[[Federation], Engine]
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a run."""
-
-    folder: Path
-    summary: Summary
-    metrics: list[RoundMetrics]
-    model: Model
-    params: Params
 
 
 def run(
@@ -69,13 +60,17 @@ def run(
     resume: bool = False,
     set: Mapping[str, Any] | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
+    track: str | Sequence[str] = (),
     observer: Observer | None = None,
+    progress: bool = True,
 ) -> Result:
     """Run one federated experiment; the same options as ``fedstill run``.
 
     Beyond names, ``method`` may be a method object, ``data`` a ``Dataset`` (see
     ``fedstill.arrays``) and ``model`` a ``Model`` or an ``nn.Module``. ``set`` takes dotted keys,
     ``config`` a TOML file or a table; ``set`` wins over the options, and they win over ``config``.
+    ``progress`` shows the rounds on a terminal, in a notebook, or as lines on standard error;
+    ``observer`` gets every event (see :class:`fedstill.Observer`).
 
     >>> result = fedstill.run("fedavg", rounds=5, set={"method.local_epochs": 2})
     >>> result.summary.accuracy
@@ -107,7 +102,15 @@ def run(
         spelled_out(nested({k: v for k, v in options.items() if v is not None})),
         spelled_out(nested(set or {})),
     )
-    return execute(request, objects=objects, out=out, resume=resume, observer=observer)
+    trackers = [tracker(name) for name in ([track] if isinstance(track, str) else track)]
+    shown = progress_for(ProgressConsole(stderr=True)) if progress else None
+    watchers = [each for each in (shown, observer) if each is not None]
+    try:
+        together = Observers(watchers, trackers)
+        return execute(request, objects=objects, out=out, resume=resume, observer=together)
+    finally:
+        if shown is not None:
+            shown.stop()
 
 
 def _user_objects(method: Any, data: Any, model: Any) -> UserObjects:
@@ -300,7 +303,8 @@ def _run_in(
         summary = conclude(status)
     _write_report(folder.path, observer)
     observer.finished(folder.path, summary)
-    return Result(folder.path, summary, federation.history, built.task.model, params)
+    inputs = Inputs.of(built.dataset)
+    return Result(folder.path, summary, federation.history, built.task.model, params, inputs)
 
 
 def _write_report(folder: Path, observer: Observer) -> None:

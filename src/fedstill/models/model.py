@@ -131,6 +131,12 @@ class Model(ABC):
             "weights": {name: list(shape) for name, shape in self.shapes.items()},
         }
 
+    def module(self, params: Params) -> nn.Module:
+        """The network with these weights as an ``nn.Module`` of its own."""
+        from fedstill.models.as_module import NetworkModule
+
+        return NetworkModule(self, params)
+
     @staticmethod
     def from_module(
         module: nn.Module,

@@ -119,8 +119,8 @@ class ModuleModel(Model):
             "model.weights = 'new' draws new ones"
         )
 
-    def with_weights(self, params: Params) -> nn.Module:
-        """A copy of the module with these weights, in evaluation mode."""
+    def module(self, params: Params) -> nn.Module:
+        """A copy of the user's module with these weights."""
         module = copy.deepcopy(self._module)
         module.load_state_dict(params, strict=False)
         return module

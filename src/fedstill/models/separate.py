@@ -10,7 +10,7 @@ where its operations do not support that, the records are computed one after ano
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstill.models.convnet import ConvNet
 from fedstill.models.language import GRU, Transformer
@@ -50,6 +50,9 @@ class Separate(Model):
     @property
     def description(self) -> dict[str, Any]:
         return self.model.description
+
+    def module(self, params: Params) -> nn.Module:
+        return self.model.module(params)
 
     def __repr__(self) -> str:
         return repr(self.model)
