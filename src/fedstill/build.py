@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 
 from fedstill.client import ClientRecords, ClientRunner
 from fedstill.config import Experiment, Partitioning, deciding, resolve_model
 from fedstill.config.nested import Table, as_table
-from fedstill.config.registry import build_model
+from fedstill.config.registry import build_model, supplied_model
 from fedstill.config.resolve import check_device, resolve_with_method
 from fedstill.data import (
     Dataset,
@@ -49,7 +50,7 @@ class UserObjects:
 
     method: AnyMethod | None = None
     data: Dataset | None = None
-    model: Model | None = None
+    model: Model | nn.Module | None = None
     model_name: str | None = None
     features: torch.nn.Module | None = None  # frozen, under a linear layer
 
@@ -72,11 +73,11 @@ class UserObjects:
         """Whether another process can build the same from names alone."""
         return self.method is None and self.model is None and self.features is None
 
-    def network(self, data: Dataset) -> Model | None:
+    def network(self, experiment: Experiment, data: Dataset) -> Model | None:
         """The supplied network for these data, if there is one."""
-        if self.features is None:
-            return self.model
-        return LinearOn(Backbone(self.features, data.shape), data.classes)
+        if self.features is not None:
+            return LinearOn(Backbone(self.features, data.shape), data.classes)
+        return None if self.model is None else supplied_model(self.model, experiment.model)
 
 
 def path_of(value: Any) -> str:
@@ -106,6 +107,8 @@ class BuiltExperiment:
     def model(self) -> Model:
         """The network; with privacy on, one that cannot mix records."""
         model = self.given_model or _named_model(self.experiment, self.dataset)
+        if model.statistics:
+            _refuse_batch_norm(self.experiment, self.method)
         return model if self.experiment.privacy is None else separate(model)
 
     @cached_property
@@ -312,8 +315,8 @@ def assemble(
 ) -> BuiltExperiment:
     """The same for records that are already as the clients have them: nothing is mislabelled."""
     objects = objects or UserObjects()
-    model = objects.network(dataset)
-    return BuiltExperiment(experiment, dataset, partition, method, model, objects.portable)
+    given = objects.network(experiment, dataset)
+    return BuiltExperiment(experiment, dataset, partition, method, given, objects.portable)
 
 
 def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) -> Partition:
@@ -353,6 +356,18 @@ def _corrupted(experiment: Experiment, dataset: Dataset, partition: Partition) -
     train, rng = dataset.train, Rng(experiment.seed).at("corrupt")
     labels = mislabelled(train.labels, partition, dataset.classes, experiment.corrupt, rng)
     return dataclasses.replace(dataset, train=dataclasses.replace(train, labels=labels))
+
+
+def _refuse_batch_norm(experiment: Experiment, method: AnyMethod) -> None:
+    """Batch norms mix records and keep statistics of them: only where weights are averaged."""
+    remedy = "use model.norm = 'group', or 'frozen' for a pretrained network"
+    if experiment.privacy is not None:
+        raise RequestError(f"model.norm = 'batch': no privacy, because it mixes records; {remedy}")
+    if not method.averages_weights:
+        raise RequestError(
+            f"model.norm = 'batch': {experiment.method['name']} does not average the clients' "
+            f"weights, and with them the statistics; {remedy}"
+        )
 
 
 def _named_model(experiment: Experiment, data: Dataset) -> Model:

@@ -5,9 +5,9 @@ import inspect
 import os
 import shlex
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +27,17 @@ from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestErro
 from fedstill.federation import Federation
 from fedstill.models import Model
 from fedstill.observe.observer import Observer
+from fedstill.observe.progress import ProgressConsole, progress_for
+from fedstill.observe.trackers import Observers, tracker
 from fedstill.report import write_report
+from fedstill.result import Inputs, Result
 from fedstill.runs.folder import RunFolder
-from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
+from fedstill.runs.metrics import Holdings, Summary
 from fedstill.runs.provenance import this_session
 from fedstill.runs.unpublished import Digests
-from fedstill.types import Params
 from fedstill.version import VERSION
 
 MakeEngine = Callable[[Federation], Engine]
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a run."""
-
-    folder: Path
-    summary: Summary
-    metrics: list[RoundMetrics]
-    model: Model
-    params: Params
 
 
 def run(
@@ -70,7 +61,9 @@ def run(
     resume: bool = False,
     set: Mapping[str, Any] | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
+    track: str | Sequence[str] = (),
     observer: Observer | None = None,
+    progress: bool = True,
 ) -> Result:
     """Run one federated experiment; the same options as ``fedstill run``.
 
@@ -78,6 +71,8 @@ def run(
     ``fedstill.arrays``), ``model`` a ``Model`` or an ``nn.Module``, and ``features`` a frozen network
     whose outputs one linear layer is trained on. ``set`` takes dotted keys,
     ``config`` a TOML file or a table; ``set`` wins over the options, and they win over ``config``.
+    ``progress`` shows the rounds on a terminal, in a notebook, or as lines on standard error;
+    ``observer`` gets every event (see :class:`fedstill.Observer`).
 
     >>> result = fedstill.run("fedavg", rounds=5, set={"method.local_epochs": 2})
     >>> result.summary.accuracy
@@ -110,20 +105,26 @@ def run(
         spelled_out(nested({k: v for k, v in options.items() if v is not None})),
         spelled_out(nested(set or {})),
     )
-    return execute(request, objects=objects, out=out, resume=resume, observer=observer)
+    trackers = [tracker(name) for name in ([track] if isinstance(track, str) else track)]
+    shown = progress_for(ProgressConsole(stderr=True)) if progress else None
+    watchers = [each for each in (shown, observer) if each is not None]
+    try:
+        together = Observers(watchers, trackers)
+        return execute(request, objects=objects, out=out, resume=resume, observer=together)
+    finally:
+        if shown is not None:
+            shown.stop()
 
 
 def _user_objects(method: Any, data: Any, model: Any, features: Any) -> UserObjects:
     """Those arguments that are objects and not names, checked."""
     name = path_of(model)
-    if isinstance(model, torch.nn.Module):
-        model = Model.from_module(model)
     if not isinstance(data, str | Dataset | None):
         raise RequestError(
             f"data: expected a name, a path or a Dataset, got {type(data).__name__}; "
             "fedstill.arrays(...) makes a Dataset from arrays"
         )
-    if not isinstance(model, str | Model | None):
+    if not isinstance(model, str | Model | torch.nn.Module | None):
         raise RequestError(f"model: expected a name, a Model or an nn.Module, got {model!r}")
     if not isinstance(features, str | torch.nn.Module | None):
         raise RequestError(f"features: expected a name or an nn.Module, got {features!r}")
@@ -290,6 +291,8 @@ def _run_in(
         observer.started(folder.path, conclude("running"), rounds, federation.round)
         if note := _private_defaults(built):
             observer.note(note)
+        if federation.round == 0 and (note := built.model.start_note):
+            observer.note(note)
         if (faults := built.experiment.faults) is not None:
             observer.note(describe(faults))
         if federation.round < rounds:
@@ -306,7 +309,8 @@ def _run_in(
         summary = conclude(status)
     _write_report(folder.path, observer)
     observer.finished(folder.path, summary)
-    return Result(folder.path, summary, federation.history, built.task.model, params)
+    inputs = Inputs.of(built.dataset)
+    return Result(folder.path, summary, federation.history, built.task.model, params, inputs)
 
 
 def _write_report(folder: Path, observer: Observer) -> None:

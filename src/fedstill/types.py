@@ -218,6 +218,9 @@ class Method(ABC, Generic[S, D, C, U]):
     # ``synthetic`` returns what each client sent, so that a ``[defence]`` can judge it; the server
     # multiplies ``Reply.trust`` into the clients' weights.
     sends_sets: ClassVar[bool] = False
+    # The new weights are an average of the clients' trained weights: then the running statistics of
+    # batch norms may be among them.
+    averages_weights: ClassVar[bool] = False
     # Defaults of a private run, for settings that the user did not set.
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
     # Of these: the first decides what the others mean, as an optimiser does for its learning rate.

@@ -17,6 +17,7 @@ from fedstill.cli import (
     deploy,
     evaluate,
     export,
+    new,
     partition,
     privacy,
     report,
@@ -50,6 +51,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("export")(export.export_command)
 app.command("compare")(compare.compare_command)
 app.command("report")(report.report_command)
+app.command("new")(new.new_command)
 app.command("list")(list_.list_command)
 app.add_typer(deploy.app, name="deploy")
 

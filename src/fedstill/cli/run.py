@@ -9,8 +9,6 @@ from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_bytes, in_percent, in_time
-from fedstill.observe.progress import ProgressConsole, progress_for
-from fedstill.observe.trackers import Observers, tracker
 from fedstill.run import run
 from fedstill.runs.metrics import RoundMetrics, Summary
 
@@ -90,33 +88,28 @@ def run_command(
     With no options: the built-in digits, 10 clients with very different classes (Dirichlet 0.1).
     After Ctrl-C, --resume continues the run.
     """
-    watcher = progress_for(ProgressConsole(stderr=True))
-    trackers = [tracker(name) for name in track or ()]
-    try:
-        result = run(
-            method,
-            data=data,
-            data_dir=data_dir,
-            clients=clients,
-            partition=partition,
-            participation=participation,
-            rounds=rounds,
-            epsilon=epsilon,
-            delta=delta,
-            model=model,
-            features=features,
-            engine=engine,
-            workers=workers,
-            device=device,
-            seed=seed,
-            out=out,
-            resume=resume,
-            config=config,
-            set=dict(parse_override(text) for text in set_ or ()),
-            observer=Observers(watcher, trackers),
-        )
-    finally:
-        watcher.stop()
+    result = run(
+        method,
+        data=data,
+        data_dir=data_dir,
+        clients=clients,
+        partition=partition,
+        participation=participation,
+        rounds=rounds,
+        epsilon=epsilon,
+        delta=delta,
+        model=model,
+        features=features,
+        engine=engine,
+        workers=workers,
+        device=device,
+        seed=seed,
+        out=out,
+        resume=resume,
+        config=config,
+        set=dict(parse_override(text) for text in set_ or ()),
+        track=track or (),
+    )
     _print_outcome(result.folder, result.summary)
     if result.metrics:  # none where the budget allowed no round
         _print_domains(result.metrics[-1])

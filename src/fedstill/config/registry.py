@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from torch import nn
@@ -12,6 +12,8 @@ from fedstill.errors import RequestError, did_you_mean
 from fedstill.imports import import_object
 from fedstill.methods import METHODS
 from fedstill.models import MODELS, Model, ModelEntry
+from fedstill.models.model import StartWeights
+from fedstill.models.module import ModuleNorm
 from fedstill.rng import Rng, borrowed
 from fedstill.types import AnyMethod, Method
 
@@ -74,17 +76,54 @@ def _user_model(
     comes from ``rng``, so that every process builds the same.
     """
     make = import_object("model", name)
+    ours = {k: v for k, v in settings.items() if k in _MODULE_SETTINGS and not _names(make, k)}
+    own = {k: v for k, v in settings.items() if k not in ours}
     try:
         with borrowed(rng.torch()):
-            built = make(shape, classes, **settings)
+            built = make(shape, classes, **own)
     except Exception as error:  # whatever the user's code raises
         reason = f"{type(error).__name__}: {error}"
         raise RequestError(f"model: {name}(shape, classes, ...): {reason}") from error
+    return supplied_model(built, {"name": name, **ours})
+
+
+def supplied_model(built: Any, section: Mapping[str, Any]) -> Model:
+    """A user-supplied ``Model``, or ``nn.Module`` treated as ``[model]`` says."""
+    table = settings_of(section)
     if isinstance(built, nn.Module):
-        built = Model.from_module(built)
+        settings = convert(table, ModuleSettings, "model")
+        return Model.from_module(built, settings.layers, settings.weights, settings.norm)
     if not isinstance(built, Model):
-        raise RequestError(f"model: {name} returned {type(built).__name__}, not a network")
+        raise RequestError(
+            f"model: {section['name']} returned {type(built).__name__}, not a network"
+        )
+    if table and section["name"] not in MODELS:
+        key = next(iter(table))
+        raise RequestError(f"model.{key}: a Model object has its settings; leave it out")
     return built
+
+
+@dataclass(frozen=True)
+class ModuleSettings:
+    """What ``[model]`` may set for a user-supplied ``nn.Module``: see ``models/module.py``.
+
+    A function that makes the network and has a parameter of that name gets it instead.
+    """
+
+    weights: StartWeights = "keep"
+    norm: ModuleNorm | None = None
+    layers: list[str] | None = None
+
+
+_MODULE_SETTINGS = [field.name for field in fields(ModuleSettings)]
+
+
+def _names(make: Any, parameter: str) -> bool:
+    """Whether this function has a parameter of that name (``**settings`` does not name any)."""
+    try:
+        return parameter in inspect.signature(make).parameters
+    except (TypeError, ValueError):  # not a function, or one without a signature
+        return False
 
 
 def settings_of(section: Mapping[str, Any]) -> Table:

@@ -8,6 +8,7 @@ from fedstill.models.language import GRU, Transformer
 from fedstill.models.linear import Linear, LinearOn, OnFeatures
 from fedstill.models.mlp import MLP
 from fedstill.models.model import Model
+from fedstill.models.norms import convert_norms
 from fedstill.models.resnet import ResNet18
 from fedstill.models.separate import separate
 
@@ -23,6 +24,7 @@ __all__ = [
     "OnFeatures",
     "ResNet18",
     "Transformer",
+    "convert_norms",
     "separate",
 ]
 

@@ -1,5 +1,6 @@
 """What a run looks like while it runs: live on a terminal, plain lines elsewhere."""
 
+import importlib.util
 import time
 from pathlib import Path
 
@@ -152,6 +153,13 @@ class LiveProgress(PlainProgress):
         self.bars.update(self.current, completed=share, detail=detail)
 
 
+def is_live(console: Console) -> bool:
+    """Whether bars can be drawn: on a terminal, and in a notebook that has widgets."""
+    if console.is_jupyter:
+        return importlib.util.find_spec("ipywidgets") is not None
+    return console.is_terminal
+
+
 def progress_for(console: Console) -> PlainProgress:
-    """Live bars on a terminal, plain lines elsewhere."""
-    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+    """Live bars where they can be drawn, plain lines elsewhere."""
+    return LiveProgress(console) if is_live(console) else PlainProgress(console)

@@ -32,18 +32,19 @@ def fit(
 
     Labels are class numbers or distributions. ``weights`` gives the images unequal shares in the
     loss; their mean should be 1. ``radius`` keeps every step within that distance of ``start``.
-    Each batch has its own augmentation.
+    Each batch has its own augmentation. The network is in training mode.
     """
     steps = training.steps(len(images)) if iterations is None else iterations
     params = tracked(start)
     descent = Descent(params, training)
-    changes = rng.at("augment").torch()
+    changes, draws = rng.at("augment").torch(), rng.at("dropout").torch()
     batches = _batches(len(images), training.batch_size, rng)
     for step, rows in zip(range(steps), batches, strict=False):
         rows = rows.to(images.device)
         share = None if weights is None else weights[rows]
         augment = draw_augmentation(training.augment, changes, flip=training.flip)
-        gradient, _ = batch_gradient(task, params, augment(images[rows]), labels[rows], share)
+        inputs = augment(images[rows])
+        gradient, _ = batch_gradient(task, params, inputs, labels[rows], share, draws)
         descent.step(gradient, training.rate(step, steps))
         if radius is not None:
             with torch.no_grad():

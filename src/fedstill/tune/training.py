@@ -29,11 +29,13 @@ def train(task: Task, synthetic: SyntheticSet, training: Training, rng: Rng) -> 
     for epoch in range(training.epochs):
         order = torch.randperm(len(synthetic), generator=rng.at("order", epoch).torch())
         changes = rng.at("augment", epoch).torch()
+        draws = rng.at("dropout", epoch).torch()
         for rows in order.split(training.batch_size):
             rows = rows.to(synthetic.images.device)
             augment = draw_augmentation(training.augment, changes, flip=training.flip)
             images = augment(synthetic.images[rows])
-            gradient, _ = batch_gradient(task, weights, images, synthetic.labels[rows])
+            labels = synthetic.labels[rows]
+            gradient, _ = batch_gradient(task, weights, images, labels, draws=draws)
             descent.step(gradient, training.rate(step, steps))
             step += 1
         yield {name: weight.detach() for name, weight in weights.items()}
