@@ -211,6 +211,8 @@ class BuiltExperiment:
             "scaling": as_table(self.dataset.scaling),
             "model": self.model.description,
         }
+        if self.dataset.columns:
+            parts["columns"] = [as_table(column) for column in self.dataset.columns]
         return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
     @property
@@ -285,7 +287,7 @@ def build(
     are mislabelled where ``[corrupt]`` says so.
     """
     objects = objects or UserObjects()
-    experiment, method = resolve_with_method(request, objects.method)
+    experiment, method = resolve_with_method(request, objects.method, dataset or objects.data)
     return build_resolved(experiment, method, objects, dataset=dataset, partition=partition)
 
 
@@ -315,8 +317,20 @@ def assemble(
 ) -> BuiltExperiment:
     """The same for records that are already as the clients have them: nothing is mislabelled."""
     objects = objects or UserObjects()
+    if dataset.table:
+        _refuse_augmentation(experiment, dataset)
     given = objects.network(experiment, dataset)
     return BuiltExperiment(experiment, dataset, partition, method, given, objects.portable)
+
+
+def _refuse_augmentation(experiment: Experiment, data: Dataset) -> None:
+    """Augmentation turns and crops images; a row of features has neither sides nor neighbours."""
+    for key, value in experiment.method.items():
+        if key.endswith("augment") and value == "dsa":
+            raise RequestError(
+                f"method.{key} = 'dsa': only images can be augmented, and '{data.name}' is a "
+                f"table; set method.{key}=none"
+            )
 
 
 def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) -> Partition:
@@ -370,6 +384,9 @@ def _refuse_batch_norm(experiment: Experiment, method: AnyMethod) -> None:
         )
 
 
+_NOT_TEXT = {False: "mlp or convnet", True: "mlp"}  # the models to use, by whether it is a table
+
+
 def _named_model(experiment: Experiment, data: Dataset) -> Model:
     """The network that the experiment names, refused if it cannot read these records."""
     name = experiment.model["name"]
@@ -377,7 +394,7 @@ def _named_model(experiment: Experiment, data: Dataset) -> Model:
     reads_tokens = model.continuous_shape is not None
     if name in MODELS and reads_tokens != data.tokens:
         kind, remedy = (
-            ("text", "gru or transformer") if data.tokens else ("not text", "mlp or convnet")
+            ("text", "gru or transformer") if data.tokens else ("not text", _NOT_TEXT[data.table])
         )
         raise RequestError(
             f"model: '{name}' cannot read '{data.name}': its records are {kind}; use {remedy}"

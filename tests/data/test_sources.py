@@ -92,9 +92,10 @@ def test_a_data_dir_without_the_set_says_what_it_holds(small_set: Path) -> None:
 def test_a_folder_without_data_names_the_missing_files(tmp_path: Path, small_set: Path) -> None:
     (tmp_path / "bare").mkdir()
     message = refused(DataSettings(name=str(tmp_path / "bare")))
-    assert "train.parquet and " in message
+    assert "train.parquet (or .csv) not found" in message
     (small_set / "test.parquet").unlink()
-    message = refused(DataSettings(name=str(small_set)))
+    small_set.rename(small_set.with_name("mnist"))  # it has an official test split
+    message = refused(DataSettings(name="mnist", dir=str(small_set.parent)))
     assert "test.parquet not found" in message
     assert "train.parquet" not in message
 
@@ -178,8 +179,10 @@ def test_an_npz_file_with_objects_is_never_unpickled(tmp_path: Path) -> None:
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
     assert "single array" in refused(DataSettings(name=str(path)))
-    (tmp_path / "x.csv").write_text("1,2")
-    assert "not an .npz file" in refused(DataSettings(name=str(tmp_path / "x.csv")))
+    (tmp_path / "x.doc").write_text("1,2")
+    assert "not a .csv, .tsv, .parquet, .npz or .txt" in refused(
+        DataSettings(name=str(tmp_path / "x.doc"))
+    )
 
 
 def test_float_npz_is_used_as_it_is(tmp_path: Path) -> None:
@@ -218,7 +221,9 @@ def test_a_hub_data_set_decodes_like_a_file(fake_hub: Hub, small_set: Path, file
     assert from_hub.fingerprint == from_file.fingerprint
     assert torch.equal(from_hub.test.inputs, from_file.test.inputs)
     del fake_hub["some/set", None]["validation"]
-    assert "'valid' is not present" in refused(DataSettings(name="hub:some/set"))
+    with pytest.warns(UserWarning, match="no test split; 20% of every class"):
+        held_out = load(DataSettings(name="hub:some/set"))
+    assert (len(held_out.train), len(held_out.test)) == (9, 3)
 
 
 def test_without_an_address_the_hub_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,8 @@ from fedstill.config.nested import (
     without_none,
 )
 from fedstill.config.registry import build_method, find_method, find_model, settings_of
-from fedstill.data import CHARACTERS, SOURCES, DataSettings, Source, parse_partition
+from fedstill.data import CHARACTERS, SOURCES, Dataset, DataSettings, parse_partition
+from fedstill.data.expected import Expected, expected_from, expected_of
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import METHODS
 from fedstill.models import DEFAULT_MODEL
@@ -39,26 +40,30 @@ _FREE = ("engine.workers", "engine.round_timeout", "engine.join_timeout", "data.
 _DECIDES_WITH_FAULTS = "engine.round_timeout"  # it is what makes a slow client late
 
 
-def resolve(request: Mapping[str, Any], method: AnyMethod | None = None) -> Experiment:
+def resolve(
+    request: Mapping[str, Any], method: AnyMethod | None = None, data: Dataset | None = None
+) -> Experiment:
     """The experiment that this request asks for, with every setting resolved.
 
-    ``method`` is a user-supplied object that replaces the one that ``method.name`` names.
+    ``method`` and ``data`` are user-supplied objects that replace what the request names.
     """
-    return resolve_with_method(request, method)[0]
+    return resolve_with_method(request, method, data)[0]
 
 
 def resolve_with_method(
-    request: Mapping[str, Any], method: AnyMethod | None = None
+    request: Mapping[str, Any], method: AnyMethod | None = None, data: Dataset | None = None
 ) -> tuple[Experiment, AnyMethod]:
     """The experiment, and its method, which is built once and supplies the defaults."""
     table = _with_method_defaults(spelled_out(request), method)
     table.setdefault("method", {})
     table.setdefault("model", {})
-    source = _known_data(table)
-    if source is not None and source.partition is not None:
-        table.setdefault("partition", source.partition)
-    if isinstance(table["model"], dict):
-        table["model"] = {"name": _default_model(source), **table["model"]}
+    model = table["model"]
+    if "partition" not in table or (isinstance(model, dict) and "name" not in model):
+        expected = expected_of(data) if data is not None else _expected_from(table)
+        if expected.partition is not None:
+            table.setdefault("partition", expected.partition)
+        if isinstance(model, dict):
+            table["model"] = {"name": expected.model or DEFAULT_MODEL, **model}
     experiment = convert(table, Experiment, "")
     if experiment.privacy is not None:
         experiment.privacy.check()
@@ -99,9 +104,8 @@ def resolve_partitioning(request: Mapping[str, Any]) -> Partitioning:
     """The part of a request that says who holds which records; its other settings are checked."""
     table = spelled_out(request)
     check_types(table)
-    source = _known_data(table)
-    if source is not None and source.partition is not None:
-        table.setdefault("partition", source.partition)
+    if "partition" not in table and (natural := _expected_from(table).partition) is not None:
+        table["partition"] = natural
     names = {field.name for field in dataclasses.fields(Partitioning)}
     for key in flat(table):
         if key.partition(".")[0] not in names:
@@ -162,15 +166,9 @@ def deciding(table: Mapping[str, Any]) -> Table:
     return {k: v for k, v in sorted(settings.items()) if k not in free}
 
 
-def _known_data(table: Mapping[str, Any]) -> Source | None:
-    """The entry of the requested data set, with its default partition and model."""
-    data = table.get("data")
-    name = data.get("name") if isinstance(data, Mapping) else None
-    return SOURCES.get(name) if isinstance(name, str) else None
-
-
-def _default_model(source: Source | None) -> str:
-    return (source.model if source else None) or DEFAULT_MODEL
+def _expected_from(table: Mapping[str, Any]) -> Expected:
+    """The default partition and model for the requested data."""
+    return expected_from(convert(table.get("data", {}), DataSettings, "data"))
 
 
 def _with_method_defaults(table: Table, method: AnyMethod | None) -> Table:

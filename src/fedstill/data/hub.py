@@ -58,7 +58,9 @@ def open_hub(
             f"data set '{name}' could not be loaded from the hub ({reason[:160]}); "
             f"without a network give {local}"
         ) from error
-    tables = {which: [_table(split, f"{hub_id} ({which})")] for which, split in splits.items()}
+    tables = {
+        which: [stored_table(split, f"{hub_id} ({which})")] for which, split in splits.items()
+    }
     return tables["train"], tables.get("test", []), files
 
 
@@ -85,8 +87,9 @@ def _test_split(federated: Any, needed: bool) -> Any:
     return None
 
 
-def _table(split: Any, place: str) -> Table:
-    """A split in its stored form: images stay encoded, so that all sources decode alike."""
+def stored_table(split: Any, place: str) -> Table:
+    """A ``datasets.Dataset`` in its stored form: images stay encoded, so that all sources decode
+    alike."""
     from datasets.table import embed_table_storage
 
     stored = split.with_format("arrow")

@@ -22,8 +22,10 @@ class ProgressConsole(Console):
 
 def title(summary: Summary) -> str:
     """The run in one line."""
+    whose = f"natural: {summary.owners}" if summary.owners else summary.partition
+    clients = "1 client" if summary.clients == 1 else f"{summary.clients} clients"
     return (
-        f"{summary.method} on {summary.data}: {summary.clients} clients, {summary.partition}, "
+        f"{summary.method} on {summary.data}: {clients}, {whose}, "
         f"{summary.model} ({summary.model_size:,} weights), seed {summary.seed}"
     )
 

@@ -5,6 +5,7 @@ No message from the server changes any of it. The keys of ``--node-config``:
     partition-id = 2                 which client this is, counting from 0
     data = "/srv/records"            its own records; without it, its share of the experiment's data
     label-column, image-column       their names in the node's tables (default: the usual ones)
+    split-column                     of the node's tables: only rows where it says train are used
     image-size = 28                  resize the node's images to this square
     data-dir = "/srv/datasets"       where the experiment's data are on this machine
     folder = "/var/lib/fedstill"     where the node keeps what must survive: its client's state
@@ -45,6 +46,7 @@ class NodeTerms:
     data: str | None = None
     label_column: str | None = None
     image_column: str | None = None
+    split_column: str | None = None
     image_size: Annotated[int, Meta(ge=1)] | None = None
     data_dir: str | None = None
     folder: str | None = None
