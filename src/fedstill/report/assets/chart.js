@@ -201,9 +201,9 @@ function bars(host, spec) {
     const marks = ticks(0, most, 4);
     const left = 14 + 7 * Math.max(...marks.map((t) => spec.format(t).length));
     const step = (width - left - 14) / spec.items.length;
-    const longest = Math.max(...spec.items.map((i) => i.name.length));
-    const upright = longest > 3 && 7 * Math.min(12, longest) > step; // long names read upwards
-    const bottom = height - (upright ? 28 + 7 * Math.min(12, longest) : 40);
+    const longest = Math.min(spec.longest || 12, Math.max(...spec.items.map((i) => i.name.length)));
+    const upright = longest > 3 && 7 * longest > step; // long names read upwards
+    const bottom = height - (upright ? 28 + 6.6 * longest : 40);
     const y = (v) => bottom - (v / most) * (bottom - 14);
     const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": spec.describe });
     const axis = svg("g", { class: "axes", "aria-hidden": "true" });
@@ -219,7 +219,7 @@ function bars(host, spec) {
       bar.append(svg("title", {}, item.note));
       root.append(bar);
       if (i % every === 0) {
-        const short = item.name.length > 12 ? `${item.name.slice(0, 11)}…` : item.name;
+        const short = item.name.length > longest ? `${item.name.slice(0, longest - 1)}…` : item.name;
         axis.append(svg("text", upright ? { transform: `translate(${x + step / 2 + 4} ${bottom + 6}) rotate(-90)`, "text-anchor": "end" }
           : { x: x + step / 2, y: bottom + 17, "text-anchor": "middle" }, short));
       }
