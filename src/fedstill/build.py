@@ -27,6 +27,7 @@ from fedstill.config.resolve import check_device, resolve_with_method
 from fedstill.data import (
     Dataset,
     Partition,
+    kind_of,
     load,
     mislabelled,
     parse_partition,
@@ -36,7 +37,7 @@ from fedstill.errors import RequestError, RunError
 from fedstill.models import MODELS, Model, separate
 from fedstill.privacy.guards import private_form_of, refuse_leaks
 from fedstill.privacy.plan import PrivatePlan, make_plan
-from fedstill.records import Records, Scaling
+from fedstill.records import Kind, Records, Scaling
 from fedstill.rng import Rng
 from fedstill.types import AnyMethod, Limits, Task
 
@@ -111,6 +112,7 @@ class BuiltExperiment:
             device=torch.device(experiment.device),
             limits=self.limits,
             precision=getattr(torch, experiment.precision),
+            kind=kind_of(data.name, data.shape),
         )
 
     @property
@@ -320,11 +322,13 @@ def network_task(
     classes: int,
     scaling: Scaling,
     device: str = "cpu",
+    kind: Kind = "other",
 ) -> tuple[Task, Table]:
     """The task of one network by itself, and its ``[model]`` section, fully resolved."""
     table = resolve_model(section)
     on = check_device(device)
-    return Task(build_model(table, shape, classes), shape, classes, 1, 1, scaling, on), table
+    model = build_model(table, shape, classes)
+    return Task(model, shape, classes, 1, 1, scaling, on, kind=kind), table
 
 
 def _corrupted(experiment: Experiment, dataset: Dataset, partition: Partition) -> Dataset:

@@ -4,6 +4,7 @@ from fedstill.data.arrays import arrays
 from fedstill.data.cache import cache_folder
 from fedstill.data.corrupt import CorruptSettings, mislabelled
 from fedstill.data.dataset import Dataset
+from fedstill.data.kind import kind_of
 from fedstill.data.node_data import load_node_data
 from fedstill.data.partition import (
     RULES,
@@ -33,6 +34,7 @@ __all__ = [
     "arrays",
     "cache_folder",
     "describe",
+    "kind_of",
     "load",
     "load_node_data",
     "mislabelled",
