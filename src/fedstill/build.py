@@ -28,6 +28,7 @@ from fedstill.config.resolve import check_device, resolve_with_method
 from fedstill.data import (
     Dataset,
     Partition,
+    kind_of,
     load,
     mapped,
     mislabelled,
@@ -39,7 +40,7 @@ from fedstill.features import Backbone
 from fedstill.models import MODELS, LinearOn, Model, separate
 from fedstill.privacy.guards import private_form_of, refuse_leaks
 from fedstill.privacy.plan import PrivatePlan, make_plan
-from fedstill.records import Records, Scaling
+from fedstill.records import Kind, Records, Scaling
 from fedstill.rng import Rng
 from fedstill.types import AnyMethod, Limits, Task
 
@@ -134,6 +135,7 @@ class BuiltExperiment:
             device=torch.device(experiment.device),
             limits=self.limits,
             precision=getattr(torch, experiment.precision),
+            kind=kind_of(data.name, data.shape) if features is None else "other",
         )
 
     @property
@@ -358,11 +360,13 @@ def network_task(
     classes: int,
     scaling: Scaling,
     device: str = "cpu",
+    kind: Kind = "other",
 ) -> tuple[Task, Table]:
     """The task of one network by itself, and its ``[model]`` section, fully resolved."""
     table = resolve_model(section)
     on = check_device(device)
-    return Task(build_model(table, shape, classes), shape, classes, 1, 1, scaling, on), table
+    model = build_model(table, shape, classes)
+    return Task(model, shape, classes, 1, 1, scaling, on, kind=kind), table
 
 
 def _corrupted(experiment: Experiment, dataset: Dataset, partition: Partition) -> Dataset:

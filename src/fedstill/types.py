@@ -32,7 +32,7 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedstill.records import Records, Scaling, SyntheticSet
+from fedstill.records import Kind, Records, Scaling, SyntheticSet
 from fedstill.rng import Rng
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     limits: Limits = field(default_factory=Limits)
     precision: torch.dtype = torch.float32
+    kind: Kind = "other"  # what the records show: public, from the catalogue or the shape
 
     def casting(self) -> AbstractContextManager[Any]:
         """Inside, networks compute in ``precision`` where that is sound; weights and gradients stay

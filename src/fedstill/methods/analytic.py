@@ -1,7 +1,7 @@
 """Analytic: closed-form learning from sums over all records, in one round.
 
-Linear discriminant analysis, ridge regression or class means on fixed features, from statistics that
-add up over clients; as in He et al., "AFL" (CVPR 2025), and Guan et al., "FedCGS" (2025).
+Linear discriminant analysis, ridge regression or class means on fixed features, from statistics
+that add up over clients; as in He et al., "AFL" (CVPR 2025), and Guan et al., "FedCGS" (2025).
 
     1   client k: f(x) <- the fixed feature vector of each record, of norm 1
     2   for every class c: s_c <- sum of f(x), n_c <- number of records, m_c <- s_c / n_c
@@ -10,12 +10,12 @@ add up over clients; as in He et al., "AFL" (CVPR 2025), and Guan et al., "FedCG
     5   server: B <- sum_k (A_k + sum_c n_c m_c m_c^T), which is the sum of f(x) f(x)^T
     6   solve for the linear layer, from B and the sums of s and n
 
-However the records are partitioned, the sums are the same, and so is the model, up to rounding: skew
-does not matter, and a client that is lost costs its records only.
+However the records are partitioned, the sums are the same, and so is the model, up to rounding:
+skew does not matter, and a client that is lost costs its records only.
 
-With privacy on: line 2 is one noisy release by class and line 3 another, of all records each. In line
-3 a record is taken relative to the *released* mean of its class, and clipped to a radius that follows
-from the same release: the records have norm 1, so their mean squared distance from the mean is
+With privacy on: line 2 is one noisy release by class and line 3 another, of all records each. In
+line 3 a record is taken relative to the *released* mean of its class, and clipped to a radius that
+follows from the same release: records have norm 1, so their mean squared distance from the mean is
 1 - |m_c|^2. Distances are much shorter than the vectors, and noise shrinks with their square; both
 papers' X^T X would have needed several times the noise.
 """
@@ -193,8 +193,8 @@ def features_of(task: Task) -> int:
     """Numbers per feature vector; a network that is not one linear layer is refused."""
     if not isinstance(task.model, MLP) or task.model.depth:
         raise RequestError(
-            "model: analytic solves for one linear layer on fixed features; leave the model out, or "
-            "set model.name = 'linear' (features: `fedstill list features`)"
+            "model: analytic solves for one linear layer on fixed features; leave the model out, "
+            "or set model.name = 'linear' (features: `fedstill list features`)"
         )
     return task.shape[0]
 

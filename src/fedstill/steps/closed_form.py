@@ -22,8 +22,8 @@ _NOISE_SHARE = 0.1
 @dataclass(frozen=True)
 class Moments:
     """Pooled statistics in double precision: sums [classes, size], counts [classes], and
-    ``second`` [size, size], the sum of x x^T. ``noise``: the standard deviation of the noise on each
-    entry of its triangle."""
+    ``second`` [size, size], the sum of x x^T. ``noise``: the standard deviation of the noise on
+    each entry of its triangle."""
 
     sums: Tensor
     counts: Tensor
