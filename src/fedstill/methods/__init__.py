@@ -20,6 +20,7 @@ from fedstill.methods.psg import PSG
 from fedstill.methods.random_mask import RandomMask
 from fedstill.methods.real import Real
 from fedstill.methods.scaffold import Scaffold
+from fedstill.methods.sketch import Sketch
 from fedstill.types import AnyMethod
 
 METHODS: dict[str, type[AnyMethod]] = {
@@ -41,6 +42,7 @@ METHODS: dict[str, type[AnyMethod]] = {
     "random-mask": RandomMask,
     "real": Real,
     "scaffold": Scaffold,
+    "sketch": Sketch,
 }
 
 

@@ -1,7 +1,7 @@
 """Sums over records that determine a linear classifier: class sums, counts and scatter.
 
 The scatter of vectors r is the sum of r r^T, a symmetric matrix, kept as its upper triangle with
-the entries off the diagonal times sqrt(2). The norm of that vector is the Frobenius norm of the matrix:
+the entries off the diagonal times sqrt(2). The norm of that vector is the matrix's Frobenius norm:
 for one record it is |r|^2, so a record clipped to norm rho changes the sum by at most rho^2.
 """
 
