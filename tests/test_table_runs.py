@@ -10,6 +10,7 @@ import fedstill
 from fedstill.config import resolve
 from fedstill.config.resolve import resolve_partitioning
 from fedstill.errors import RequestError
+from fedstill.observe.observer import Observer
 from fedstill.observe.progress import title
 
 HOSPITALS = ("east", "north", "west")
@@ -146,3 +147,28 @@ def test_worker_processes_read_the_same_tables(hospitals: Path, tmp_path: Path) 
         for w in (1, 2)
     ]
     assert results[0].summary.loss == results[1].summary.loss
+
+
+def test_a_participation_of_one_client_is_said(tmp_path: Path) -> None:
+    class Notes(Observer):
+        def __init__(self) -> None:
+            self.notes: list[str] = []
+
+        def note(self, text: str) -> None:
+            self.notes.append(text)
+
+    for share, said in (
+        (0.01, ["participation = 0.01 of 10 clients is one client per round"]),
+        (0.2, []),
+    ):
+        notes = Notes()
+        fedstill.run(
+            "fedavg",
+            participation=share,
+            rounds=1,
+            workers=1,
+            out=tmp_path / str(share),
+            observer=notes,
+            set={"model.width": 4},
+        )
+        assert notes.notes == said

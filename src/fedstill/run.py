@@ -290,6 +290,14 @@ def _private_defaults(built: BuiltExperiment) -> str | None:
     return f"defaults of a private run: {', '.join(kept)}" if kept else None
 
 
+def _small_rounds(built: BuiltExperiment) -> str | None:
+    """A participation that leaves one client per round, to be shown to the user."""
+    candidates, share = len(built.candidates), built.experiment.participation
+    if share == 1.0 or candidates == 1 or built.clients_per_round > 1:
+        return None
+    return f"participation = {share:g} of {candidates} clients is one client per round"
+
+
 def _holdings(built: BuiltExperiment) -> Holdings | None:
     if built.plan is not None:  # class counts are what a private run protects
         return None
@@ -323,6 +331,8 @@ def _run_in(
             observer.note(note)
         if federation.round == 0 and (note := built.model.start_note):
             observer.note(note)
+        if note := _small_rounds(built):
+            observer.note(note)
         if (faults := built.experiment.faults) is not None:
             observer.note(describe(faults))
         if federation.round < rounds:
@@ -340,7 +350,7 @@ def _run_in(
     _write_report(folder.path, observer)
     observer.finished(folder.path, summary)
     inputs = Inputs.of(built.dataset)
-    return Result(folder.path, summary, federation.history, built.task.model, params, inputs)
+    return Result(folder.path, summary, federation.history, built.model, params, inputs)
 
 
 def _write_report(folder: Path, observer: Observer) -> None:

@@ -232,6 +232,8 @@ class Method(ABC, Generic[S, D, C, U]):
     # The sampling rate of a private run that sets none. 1: every access reads all records, which is
     # best where one release is used for many steps.
     private_rate: ClassVar[float] = 0.1
+    # Nothing is drawn without privacy: the model does not depend on the seed.
+    deterministic: ClassVar[bool] = False
     # What to do instead of a ``[defence]``, if the clients send no sets.
     instead_of_defence: ClassVar[str] = "leave it out"
 

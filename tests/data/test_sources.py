@@ -1,6 +1,8 @@
 """Names, folders, files and the hub: what each name means, and what a wrong one says."""
 
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -196,7 +198,7 @@ def test_float_npz_is_used_as_it_is(tmp_path: Path) -> None:
 
 def test_the_hub_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
-    monkeypatch.setattr("fedstill.data.hub._hub_has_address", lambda: True)
+    monkeypatch.setattr("fedstill.data.hub._hub_answers", lambda: True)
     message = refused(DataSettings(name="mnist"))
     assert "pip install 'fedstill[hub]'" in message
     assert "--data-dir DIR" in message
@@ -226,19 +228,34 @@ def test_a_hub_data_set_decodes_like_a_file(fake_hub: Hub, small_set: Path, file
     assert (len(held_out.train), len(held_out.test)) == (9, 3)
 
 
-def test_without_an_address_the_hub_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_the_hub_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that refuses is there; a name that is looked up for ever, or a closed port, not."""
     from fedstill.data import hub
 
-    def no_name(*_: object) -> None:
-        raise OSError("Name or service not known")
+    class Refusing(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(403)
 
-    monkeypatch.setattr(hub, "getproxies", dict)
-    monkeypatch.setattr("fedstill.data.hub.socket.getaddrinfo", no_name)
-    assert not hub._hub_has_address()
-    monkeypatch.setattr("fedstill.data.hub.socket.getaddrinfo", lambda *_: [])
-    assert hub._hub_has_address()
-    monkeypatch.setattr(hub, "getproxies", lambda: {"https": "http://proxy"})
-    assert hub._hub_has_address()
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    monkeypatch.setenv("NO_PROXY", "*")
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        assert hub._hub_answers(patience=60)
+        thread.join()
+    assert not hub._hub_answers(patience=60)  # the port is closed now
+    never = threading.Event()
+
+    def wait(*_: object, **__: object) -> None:
+        never.wait()
+        raise OSError("no such name")
+
+    monkeypatch.setattr(hub, "urlopen", wait)
+    assert not hub._hub_answers(patience=0.01)
+    never.set()
 
 
 def test_palette_images_become_colour(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Rows of numbers and categories: CSV files, parquet files, and what they become."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,56 @@ def test_where_privacy_is_on_a_row_that_does_not_fit_does_not_count(tmp_path: Pa
     assert split.labels.tolist() == [0, 1]
     with pytest.raises(RequestError, match="Expected 4 columns, got 3"):
         load_node_data(path, how, (3,), ("no", "yes"), NODE)
+
+
+GOOD = ["20,f,no,train", "60,m,yes,train", "1.5,f,no,train", "?,m,yes,train"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    line=st.binary(max_size=40).map(lambda data: data.replace(b"\n", b""))
+    | st.sampled_from([b'"', b'60,"m,yes,train', b"1,2", b"old,m,yes,train", b"\xff,m,yes,train"]),
+    place=st.integers(0, 4),
+)
+def test_where_privacy_is_on_no_line_decides_about_another(
+    tmp_path_factory: pytest.TempPathFactory, line: bytes, place: int
+) -> None:
+    """Adding one line adds one record or none, and changes nothing else: what a guarantee about
+    adding one record needs."""
+    folder = tmp_path_factory.mktemp("lines")
+    how = DataSettings(label_column="sick", split_column="part")
+    lines = [text.encode() for text in GOOD]
+    found = []
+    for number, rows in enumerate((lines, [*lines[:place], line, *lines[place:]])):
+        path = folder / f"{number}.csv"
+        path.write_bytes(b"\n".join([b"age,sex,sick,part", *rows]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            split = load_node_data(path, how, (3,), ("no", "yes"), NODE, tolerant=True)
+        found.append(
+            [(*x, y) for x, y in zip(split.inputs.tolist(), split.labels.tolist(), strict=True)]
+        )
+    without, having = found
+    assert len(without) == 4
+    assert len(having) - len(without) in (0, 1)
+    more = having[place:][: len(having) - len(without)]
+    assert [*having[:place], *having[place + len(more) :]] == without
+
+
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_text_that_is_not_utf_8_spoils_its_own_row(tmp_path: Path, tolerant: bool) -> None:
+    sexes = pa.array([b"f", b"\xff", b"m"]).view(pa.binary()).cast(pa.binary())
+    sexes = pa.Array.from_buffers(pa.string(), 3, sexes.buffers())
+    table = pa.table({"age": [20, 60, 40], "sex": sexes, "label": ["no", "no", "yes"]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    read = (tmp_path / "t.parquet", DataSettings(), (3,), ("no", "yes"), NODE)
+    if not tolerant:
+        with pytest.raises(RequestError, match=r"row 1 .*'sex' is .*none of its categories"):
+            load_node_data(*read)
+        return
+    with pytest.warns(UserWarning, match="1 of 3 records do not fit"):
+        split = load_node_data(*read, tolerant=True)
+    assert split.inputs.tolist() == [[-1, 1, 0], [0, 0, 1]]
 
 
 def test_numbers_that_are_names_mean_the_same_on_a_node(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 The whole column decides, not the beginning of the file: a word in the last row is found. Dates stay
 text. Nothing is decompressed, so a file cannot hold more than its size.
+
+Where privacy is on, a line is a record, and one record must not decide whether and how others are
+read: ``tolerant_csv_table``.
 """
 
 import csv
-import io
+import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -24,21 +27,14 @@ _SEPARATORS = (",", ";", "\t")
 _COPIES = 4  # of the file in memory while it is read
 _LONGEST_HEADER = 2**20
 _BLOCK = 2**22  # bytes that are parsed at once: more than a row has
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d{1,4})?")
 _WHOLE = r"^[+-]?\d{1,18}$"
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?$"
 
 
-def csv_table(path: Path, *, tolerant: bool = False) -> Table:
-    """A CSV file with a header line; ``tolerant``: rows of another length do not count."""
-    held = path.stat().st_size
-    refuse_without_room(_COPIES * held, f"{path}: {held:,} bytes of CSV", "use parquet")
-    separator = _separator(path)
-    skipped = arrow_csv.ParseOptions(
-        delimiter=separator, invalid_row_handler=(lambda _: "skip") if tolerant else None
-    )
-    names = _names(path, separator)
-    if not _has_rows(path):
-        raise RequestError(f"{path}: the file holds no records, only the names of its columns")
+def csv_table(path: Path) -> Table:
+    """A CSV file with a header line; anything irregular in it is refused."""
+    names, separator = _opened(path)
     as_text = arrow_csv.ConvertOptions(
         column_types={name: pa.string() for name in names},
         null_values=list(MISSING),
@@ -51,21 +47,65 @@ def csv_table(path: Path, *, tolerant: bool = False) -> Table:
                 arrow_csv.ReadOptions(
                     use_threads=False, block_size=_BLOCK, skip_rows=1, column_names=names
                 ),
-                skipped,
+                arrow_csv.ParseOptions(delimiter=separator),
                 as_text,
             )
     except (pa.ArrowException, ValueError) as error:
         reason = printable(str(error)).split("\n")[0][:200]
         raise RequestError(f"{path}: not a readable CSV file ({reason})") from error
-    decimal_comma = separator == ";"
-    columns = {name: typed(table.column(name), decimal_comma) for name in names}
+    columns = {name: typed(table.column(name), separator == ";") for name in names}
+    return _table(path, columns, table.num_rows)
 
+
+def tolerant_csv_table(path: Path) -> Table:
+    """The same, every line for itself: no line decides how another one is read, and whether it is.
+
+    A line that is not one row of the right length is left out. Bytes that are not UTF-8, and a
+    quotation mark without its partner, spoil their own line alone. All values stay text, for a
+    column's type would depend on all of its values.
+    """
+    names, separator = _opened(path)
+    rows: list[list[str | None]] = []
+    for line in path.read_bytes().split(b"\n")[1:]:
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        try:
+            row = next(csv.reader([text], delimiter=separator), [])
+        except csv.Error:
+            continue
+        if len(row) == len(names):
+            rows.append([_value(cell.strip(), separator) for cell in row])
+    cells = zip(*rows, strict=True) if rows else [()] * len(names)
+    columns = {
+        name: pa.chunked_array([pa.array(column, pa.string())])
+        for name, column in zip(names, cells, strict=True)
+    }
+    return _table(path, columns, len(rows))
+
+
+def _opened(path: Path) -> tuple[list[str], str]:
+    """The names of the columns and what is between them, of a file that is not too large."""
+    held = path.stat().st_size
+    refuse_without_room(_COPIES * held, f"{path}: {held:,} bytes of CSV", "use parquet")
+    separator = _separator(path)
+    names = _names(path, separator)
+    if not _has_rows(path):
+        raise RequestError(f"{path}: the file holds no records, only the names of its columns")
+    return names, separator
+
+
+def _value(text: str, separator: str) -> str | None:
+    if separator == ";" and _DECIMAL_COMMA.fullmatch(text):
+        return text.replace(",", ".")
+    return None if text in MISSING else text
+
+
+def _table(path: Path, columns: dict[str, pa.ChunkedArray], rows: int) -> Table:
     def batches(name: str) -> Iterable[pa.Array]:
         chunks: list[pa.Array] = columns[name].chunks
         return chunks
 
     schema = pa.schema([(name, column.type) for name, column in columns.items()])
-    return Table(str(path), schema, table.num_rows, batches)
+    return Table(str(path), schema, rows, batches)
 
 
 def csv_names(path: Path) -> list[str]:
@@ -110,8 +150,10 @@ def _names(path: Path, separator: str) -> list[str]:
     header = _header(path)
     if not header.strip():
         raise RequestError(f"{path}: the file is empty, or its first line names no columns")
-    rows = list(csv.reader(io.StringIO(header), delimiter=separator))
-    names = [name.strip() for name in rows[0]]
+    try:
+        names = [name.strip() for name in next(csv.reader([header], delimiter=separator))]
+    except csv.Error as error:
+        raise RequestError(f"{path}: not a CSV file: its first line names no columns") from error
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -90,7 +90,7 @@ def _column(rows: Rows, name: str, declared: Declared) -> Column:
                 f"data.ranges.{name} = [{low:g}, {high:g}]: the first must be less than the second"
             )
         return _with_indicator(rows, Column(name, low, high), declared)
-    values = rows.with_holes(name)
+    values = _values(rows, name)
     if _is_words(rows, name, values):
         return Column(name, values=_distinct(rows, name, values), undeclared="categories")
     known = _numbers(values)[0]
@@ -105,7 +105,7 @@ def _with_indicator(rows: Rows, column: Column, declared: Declared) -> Column:
     if declared.missing is not None:
         wanted, undeclared = column.name in declared.missing, column.undeclared
     else:
-        wanted = bool(np.isnan(_numbers(rows.with_holes(column.name))[0]).any())
+        wanted = bool(np.isnan(_numbers(_values(rows, column.name))[0]).any())
         undeclared = column.undeclared or ("missing" if wanted else "")
     return Column(column.name, column.low, column.high, (), wanted, undeclared)
 
@@ -171,7 +171,7 @@ def encode(rows: Rows, columns: Sequence[Column]) -> Tensor:
     for name, flags in bad.items():
         if flags.any():
             row = int(np.flatnonzero(flags)[0])
-            value = _shown(rows.with_holes(name)[row])
+            value = _shown(_values(rows, name)[row])
             column = next(column for column in columns if column.name == name)
             remedy = f"add it to data.categories.{name}" if column.values else "fix it"
             what = "none of its categories" if column.values else "not a finite number"
@@ -194,13 +194,29 @@ def encode_leniently(
     place = 0
     for column in columns:
         rows.find(column.name, (), "data.features")
-        values = rows.with_holes(column.name)
+        values = _values(rows, column.name)
         part = out[:, place : place + column.width]
         bad[column.name] = (_encode_category if column.values else _encode_number)(
             values, column, part
         )
         place += column.width
     return out, bad
+
+
+def _values(rows: Rows, name: str) -> pa.ChunkedArray:
+    """A whole column; what is not UTF-8 text in it is a text that fits nothing."""
+    values = rows.with_holes(name)
+    if not is_text(values):
+        return values
+    try:
+        values.validate(full=True)
+    except pa.ArrowException:
+        texts = (
+            bytes_.decode("utf-8", "replace") if bytes_ is not None else None
+            for bytes_ in values.cast(pa.binary()).to_pylist()
+        )
+        values = pa.chunked_array([pa.array(list(texts), pa.string())])
+    return values
 
 
 def _encode_number(values: pa.ChunkedArray, column: Column, out: NDArray[np.float32]) -> Flags:

@@ -39,9 +39,9 @@ def open_table(path: Path, *, tolerant: bool = False) -> "Table":
     """A file of rows, by its suffix."""
     # Here: pyarrow is slow to import for a cache hit.
     if path.suffix.lower() in _CSV:
-        from fedstill.data.csv_files import csv_table
+        from fedstill.data.csv_files import csv_table, tolerant_csv_table
 
-        return csv_table(path, tolerant=tolerant)
+        return tolerant_csv_table(path) if tolerant else csv_table(path)
     from fedstill.data.rows import parquet_table
 
     return parquet_table(path)

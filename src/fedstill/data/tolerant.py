@@ -10,6 +10,7 @@ Files that cannot be read as a whole, or have no such column, are an error here,
 answers with noise alone (``engine/flower/node.py``).
 """
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -98,7 +99,8 @@ def from_features(
     if settings.split_column is not None:
         rows = rows.training(rows.find(settings.split_column, (), "split-column"))
     label = rows.find(settings.label_column, TABLE_LABELS, "label-column")
-    labels = classes_of(rows.values(label), class_names)
+    values = rows.values(label)
+    labels = classes_of([v if v in class_names else _number(v) for v in values], class_names)
     if not rows.count:
         nothing = np.zeros((0, width_of(columns)), dtype=np.float32)
         return _kept(nothing, labels, labels != NO_CLASS)
@@ -107,6 +109,13 @@ def from_features(
     for flags in bad.values():
         good &= ~flags
     return _kept(features, labels, good)
+
+
+def _number(label: Any) -> Any:
+    """A label of a CSV file, where all values are text: a whole number, or as it is."""
+    if isinstance(label, str) and re.fullmatch(r"\d{1,18}(\.0+)?", label):
+        return int(label.partition(".")[0])
+    return label
 
 
 def _decoded(

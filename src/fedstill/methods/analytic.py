@@ -81,6 +81,7 @@ class Analytic(Stateless[Pooled, Request, Statistics]):
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"rounds": 1, "model": {"name": "linear"}}
     private_rate: ClassVar[float] = 1.0
+    deterministic: ClassVar[bool] = True
 
     head: Head = "lda"
     penalty: Annotated[float, Meta(ge=0)] = 1e-3  # in units of the mean eigenvalue
