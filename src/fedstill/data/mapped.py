@@ -22,7 +22,7 @@ def mapped(dataset: Dataset, features: FeatureMap, device: torch.device, alone: 
         made = torch.empty(len(inputs), features.size)
         for rows, part in zip(made.split(chunk), inputs.split(chunk), strict=True):
             rows.copy_(_vectors(features, dataset.scaling(part.to(device)), alone))
-        return dataclasses.replace(split, inputs=made)
+        return Split(made, split.labels.clone())
 
     def both() -> Decoded:
         with torch.no_grad():
