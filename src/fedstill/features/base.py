@@ -27,9 +27,9 @@ class FeatureMap(ABC):
         return 256
 
 
-def unit(vectors: Tensor) -> Tensor:
-    """Each row divided by its norm; a row of zeros stays zero."""
-    lengths: Tensor = vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
+def unit(vectors: Tensor, least: float = 1e-12) -> Tensor:
+    """Each row divided by its norm, or by ``least`` if that is larger; zeros stay zeros."""
+    lengths: Tensor = vectors.norm(dim=1, keepdim=True).clamp(min=least)
     return vectors / lengths
 
 

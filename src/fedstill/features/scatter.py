@@ -25,6 +25,7 @@ from fedstill.features.base import FeatureMap, positive_root, unit
 from fedstill.features.orientation import check_images
 
 _ANGLES = 8
+_LEAST = 0.1  # norm of an order: below it there is nothing but rounding errors
 _REACH = (3, 7)  # half sides of the filters of the two scales
 
 
@@ -67,7 +68,7 @@ class Scatter(FeatureMap):
             halves = avg_pool2d(fine.unflatten(0, (batch, channels)).mean(1), 2)
             pairs = _moduli(halves.flatten(0, 1).unsqueeze(1), 0).unflatten(0, (batch, _ANGLES))
             parts.append(adaptive_avg_pool2d(positive_root(pairs.flatten(1, 2)), two))
-        return unit(torch.cat([unit(part.flatten(1)) for part in parts], 1))
+        return unit(torch.cat([unit(part.flatten(1), _LEAST) for part in parts], 1))
 
 
 def _moduli(planes: Tensor, scale: int) -> Tensor:
