@@ -25,6 +25,7 @@ from fedstill.engine.flower import require_flower
 from fedstill.engine.local import local_engine
 from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestError, RunError
 from fedstill.federation import Federation
+from fedstill.forecast import forecast
 from fedstill.models import Model
 from fedstill.observe.observer import Observer
 from fedstill.observe.progress import ProgressConsole, progress_for
@@ -290,11 +291,17 @@ def _run_in(
         if (faults := built.experiment.faults) is not None:
             observer.note(describe(faults))
         if federation.round < rounds:
+            expected = forecast(built)
+            folder.write_forecast(expected)
+            observer.forecast(expected)
             with make_engine(federation) as engine:
                 try:
                     while federation.round < rounds:
-                        federation.step(engine)
+                        took = federation.step(engine).seconds
                         conclude("running")
+                        if expected.seconds_per_round is None:
+                            expected = replace(expected, seconds_per_round=took)
+                            folder.write_forecast(expected)
                 except BudgetSpent as end:  # as planned: the model so far is kept
                     status = "budget spent"
                     observer.note(str(end))

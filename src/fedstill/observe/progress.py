@@ -10,6 +10,7 @@ from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_bytes, in_percent, in_time
 from fedstill.errors import one_line
 from fedstill.observe.observer import Observer
+from fedstill.runs.forecast import Forecast
 from fedstill.runs.metrics import RoundMetrics, Summary
 
 
@@ -25,6 +26,18 @@ def title(summary: Summary) -> str:
     return (
         f"{summary.method} on {summary.data}: {summary.clients} clients, {summary.partition}, "
         f"{summary.model} ({summary.model_size:,} weights), seed {summary.seed}"
+    )
+
+
+def forecast_line(forecast: Forecast) -> str:
+    """The costs of a round, known before it, in one line."""
+    most = "at most " if forecast.at_most else ""
+    return (
+        f"per round: {most}{in_bytes(forecast.up_bytes)} up, "
+        f"{in_bytes(forecast.down_bytes)} down "
+        f"(FedAvg: {in_bytes(forecast.fedavg_up_bytes)} up, "
+        f"{in_bytes(forecast.fedavg_down_bytes)} down); "
+        f"memory about {in_bytes(forecast.memory_bytes)}"
     )
 
 
@@ -62,6 +75,11 @@ class PlainProgress(Observer):
         if summary.privacy is not None:
             self._say(f"privacy: {summary.privacy}")
         self._say(f"run folder {folder}" + (f", resumed after round {done}" if done else ""))
+
+    def forecast(self, forecast: Forecast) -> None:
+        self._say(forecast_line(forecast))
+        if forecast.warning:
+            self._say(f"warning: {forecast.warning}")
 
     def note(self, text: str) -> None:
         self._say(f"note: {text}")

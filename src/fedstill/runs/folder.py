@@ -3,6 +3,7 @@
 config.toml         everything resolved
 partition.safetensors
 holdings.json       how many records of each class every client holds
+forecast.json       what a round was expected to cost before the first one
 sessions.jsonl      one line each time the run was begun or resumed: command, versions, machine
 metrics.jsonl       one line per round
 summary.json        the run in one object
@@ -38,6 +39,7 @@ from fedstill.files import TEMPORARY, append_line, sweep, write_atomically
 from fedstill.records import SyntheticSet
 from fedstill.runs import unpublished
 from fedstill.runs.checkpoint import Checkpoints
+from fedstill.runs.forecast import Forecast
 from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
 from fedstill.runs.sets import SetMetadata, save_sets, set_name
@@ -208,6 +210,10 @@ class RunFolder:
         if holdings is not None:
             write_atomically(self.path / "holdings.json", msgspec.json.encode(holdings))
         append_line(self.path / "sessions.jsonl", msgspec.json.encode(session))
+
+    def write_forecast(self, forecast: Forecast) -> None:
+        """Replace ``forecast.json``."""
+        write_atomically(self.path / "forecast.json", msgspec.json.encode(forecast) + b"\n")
 
     def add_metrics(self, metrics: RoundMetrics) -> None:
         """Append a round's line."""
