@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, TextColumn
 
 from fedstill.draw.console import Console
-from fedstill.draw.numbers import in_bytes, in_percent, in_time
+from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
 from fedstill.errors import one_line
 from fedstill.observe.observer import Observer
 from fedstill.runs.forecast import Forecast
@@ -23,8 +23,9 @@ class ProgressConsole(Console):
 
 def title(summary: Summary) -> str:
     """The run in one line."""
+    clients = counted(summary.clients, "client")
     return (
-        f"{summary.method} on {summary.data}: {summary.clients} clients, {summary.partition}, "
+        f"{summary.method} on {summary.data}: {clients}, {summary.partition}, "
         f"{summary.model} ({summary.model_size:,} weights), seed {summary.seed}"
     )
 
@@ -130,7 +131,7 @@ class LiveProgress(PlainProgress):
 
     def round_started(self, round: int, clients: list[int]) -> None:
         self.round, self.shares = round, dict.fromkeys(clients, 0.0)
-        self._show(f"{len(clients)} clients at work")
+        self._show(f"{counted(len(clients), 'client')} at work")
 
     def client_progress(self, client: int, step: int, steps: int) -> None:
         self.shares[client] = step / max(1, steps)
