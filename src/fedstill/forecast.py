@@ -2,7 +2,7 @@
 
 Bytes come from the schemas that the method declares, the codecs, and the classes that the sampled
 clients hold. Memory is a rough sum: the processes, the records, the messages of a round, and the
-activations of one chunk of inputs, which are measured on inputs of zeros.
+activations of the inputs that are computed together, which are measured on an input of zeros.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from fedstill.wire import Schema, TensorSpec, find_codec
 
 # Characters of a safetensors header: of each tensor, of each number, and of the rest.
 _ENTRY, _HEADER_PER_NUMBER, _HEADER = 58, 30, 75
-_PROCESS = 230 * 2**20  # bytes of a Python process with PyTorch, measured
-_COPIES = 4  # of the weights: received, trained, their gradient, sent
+_PROCESS = 280 * 2**20  # bytes of a Python process with PyTorch, measured
+_COPIES = 4  # of weights and messages: as bytes, as tensors, trained, their gradient
 
 
 def forecast(built: BuiltExperiment) -> Forecast:
@@ -106,8 +106,10 @@ def _memory(built: BuiltExperiment, messages: int) -> int:
     task, engine = built.task, built.experiment.engine
     workers = min(engine.workers or 1, built.clients_per_round) if built.portable else 1
     processes = 1 if workers == 1 else workers + 1
-    work = _activations(task) + _COPIES * 4 * task.model.size
-    return processes * _PROCESS + workers * work + _records(built) + messages
+    # A method that distils computes the images of a class together.
+    rows = max(task.chunk, int(built.experiment.method.get("images_per_class", 1)))
+    work = rows * _activations(task) + _COPIES * 4 * task.model.size
+    return processes * _PROCESS + workers * work + _records(built) + _COPIES * messages
 
 
 def _records(built: BuiltExperiment) -> int:
@@ -119,7 +121,7 @@ def _records(built: BuiltExperiment) -> int:
 
 
 def _activations(task: Task) -> int:
-    """Bytes that one chunk's forward pass keeps for the backward pass; 0 if it cannot be tried."""
+    """Bytes that the forward pass of one input keeps for the backward pass; 0 if unknown."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -135,7 +137,7 @@ def _activations(task: Task) -> int:
     except (RuntimeError, ValueError, IndexError, TypeError):  # the run itself will say what
         return 0
     weights = {value.untyped_storage().data_ptr() for value in params.values()}
-    return task.chunk * sum(size for place, size in kept.items() if place not in weights)
+    return sum(size for place, size in kept.items() if place not in weights)
 
 
 def _warning(built: BuiltExperiment, cost: Forecast) -> str | None:

@@ -33,7 +33,7 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedstill.records import Records, Scaling, SyntheticSet
+from fedstill.records import Kind, Records, Scaling, SyntheticSet
 from fedstill.rng import Rng
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     limits: Limits = field(default_factory=Limits)
     precision: torch.dtype = torch.float32
+    kind: Kind = "other"  # what the records show: public, from the catalogue or the shape
 
     @property
     def chunk(self) -> int:
@@ -236,6 +237,13 @@ class Method(ABC, Generic[S, D, C, U]):
     # Of these: the first decides what the others mean, as an optimiser does for its learning rate.
     # A private default of the others is used only with the private default of the first.
     PRIVATE_TOGETHER: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    # Settings of the experiment that the request left open, e.g. {"rounds": 1}.
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    # The sampling rate of a private run that sets none. 1: every access reads all records, which is
+    # best where one release is used for many steps.
+    private_rate: ClassVar[float] = 0.1
+    # Nothing is drawn without privacy: the model does not depend on the seed.
+    deterministic: ClassVar[bool] = False
     # What to do instead of a ``[defence]``, if the clients send no sets.
     instead_of_defence: ClassVar[str] = "leave it out"
 

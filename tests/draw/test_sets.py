@@ -52,12 +52,12 @@ def test_colour_odd_channels_and_large_images(shape: tuple[int, ...], tmp_path: 
 
 
 def test_many_clients_stay_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    widths = []
-    monkeypatch.setattr("fedstill.draw.sets._MOST_ACROSS", 8)
+    heights = []
+    monkeypatch.setattr("fedstill.draw.sets._MOST_DOWN", 8)
     for clients in (8, 10):
         with Image.open(draw_round(stored(clients=clients), tmp_path)[0]) as image:
-            widths.append(image.width)
-    assert widths[0] == widths[1]
+            heights.append(image.height)
+    assert heights[0] == heights[1]
 
 
 def test_soft_labels_are_sorted_by_their_largest_share(tmp_path: Path) -> None:

@@ -46,6 +46,13 @@ def run_command(
             show_default="convnet-small; gru for text",
         ),
     ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="Train one linear layer on these: a name of `fedstill list features`, or "
+            "package.module:function.",
+        ),
+    ] = None,
     engine: Annotated[
         str | None, typer.Option(help="Where clients run: local or flower.", show_default="local")
     ] = None,
@@ -92,6 +99,7 @@ def run_command(
         epsilon=epsilon,
         delta=delta,
         model=model,
+        features=features,
         engine=engine,
         workers=workers,
         device=device,

@@ -1,9 +1,6 @@
 """Finding and building methods and models: by a built-in name, or by ``package.module:Name``."""
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -12,6 +9,7 @@ from torch import nn
 
 from fedstill.config.nested import Table, convert
 from fedstill.errors import RequestError, did_you_mean
+from fedstill.imports import import_object
 from fedstill.methods import METHODS
 from fedstill.models import MODELS, Model, ModelEntry
 from fedstill.models.model import StartWeights
@@ -131,24 +129,6 @@ def _names(make: Any, parameter: str) -> bool:
 def settings_of(section: Mapping[str, Any]) -> Table:
     """A ``[method]`` or ``[model]`` section without its name."""
     return {key: value for key, value in section.items() if key != "name"}
-
-
-def import_object(key: str, path: str) -> Any:
-    """The object that ``package.module:Name`` names; ``key`` is the setting that asked for it."""
-    module_name, _, attribute = path.partition(":")
-    # A command does not have the user's folder on its path, as `python script.py` has.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's code raises while it is imported
-        reason = f"{type(error).__name__}: {error}"
-        raise RequestError(f"{key}: cannot import '{module_name}': {reason}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise RequestError(f"{key}: '{module_name}' has no '{attribute}'")
-        found = getattr(found, part)
-    return found
 
 
 def _unknown(kind: str, name: str, valid: Iterable[str]) -> RequestError:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from fedstill.build import network_task
 from fedstill.config.nested import Table, convert, nested
-from fedstill.data import Dataset, Records
+from fedstill.data import Dataset, Records, kind_of
 from fedstill.draw.numbers import in_percent
 from fedstill.engine.threads import threads
 from fedstill.errors import RequestError
@@ -290,7 +290,8 @@ def _score_set(table: Table, stored: StoredSet, data: Dataset, how: SetTraining)
 
 
 def _task(table: Table, data: Dataset, device: str) -> tuple[Task, Table]:
-    return network_task(table, data.shape, data.classes, data.scaling, device)
+    kind = kind_of(data.name, data.shape)
+    return network_task(table, data.shape, data.classes, data.scaling, device, kind)
 
 
 def _test(data: Dataset, task: Task) -> Records:

@@ -49,7 +49,9 @@ class ConvNet(Model):
 
     def __post_init__(self) -> None:
         if len(self.shape) != 3:
-            raise RequestError(f"model: a ConvNet needs images, not inputs of shape {self.shape}")
+            raise RequestError(
+                f"model: a ConvNet needs images, not inputs of shape {self.shape}; use mlp"
+            )
         if min(self._sides) < 1:
             raise RequestError(
                 f"model.depth: {self.depth} blocks halve a {self.shape[1]}x{self.shape[2]} image "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fedstill.features import FeatureMap
 from fedstill.types import Params
 
 if TYPE_CHECKING:
@@ -80,6 +81,17 @@ class Model(ABC):
     def start_note(self) -> str | None:
         """What a user should know about the weights that training starts from, if anything."""
         return None
+
+    @property
+    def fixed(self) -> FeatureMap | None:
+        """A fixed map that comes before all weights: a run applies it once to every record, and
+        then works with ``head`` on the vectors. ``None``: there is none."""
+        return None
+
+    @property
+    def head(self) -> "Model":
+        """The network behind ``fixed``; the network itself where there is none."""
+        return self
 
     @property
     def continuous_shape(self) -> tuple[int, ...] | None:

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from fedstill.models.convnet import ConvNet
 from fedstill.models.language import GRU, Transformer
+from fedstill.models.linear import Linear, LinearOn
 from fedstill.models.mlp import MLP
 from fedstill.models.model import Model
 from fedstill.models.resnet import ResNet18
 from fedstill.types import Params
 
-_OURS = (ConvNet, MLP, ResNet18, GRU, Transformer)
+_OURS = (ConvNet, Linear, LinearOn, MLP, ResNet18, GRU, Transformer)
 
 
 class Separate(Model):

@@ -23,9 +23,10 @@ class ProgressConsole(Console):
 
 def title(summary: Summary) -> str:
     """The run in one line."""
+    whose = f"natural: {summary.owners}" if summary.owners else summary.partition
     clients = counted(summary.clients, "client")
     return (
-        f"{summary.method} on {summary.data}: {clients}, {summary.partition}, "
+        f"{summary.method} on {summary.data}: {clients}, {whose}, "
         f"{summary.model} ({summary.model_size:,} weights), seed {summary.seed}"
     )
 

@@ -4,6 +4,7 @@ config.toml         everything resolved
 partition.safetensors
 holdings.json       how many records of each class every client holds
 forecast.json       what a round was expected to cost before the first one
+confusion.json      which classes the model takes for which, of the test split
 sessions.jsonl      one line each time the run was begun or resumed: command, versions, machine
 metrics.jsonl       one line per round
 summary.json        the run in one object
@@ -16,7 +17,7 @@ nodes/              on Flower's simulation: what the simulated nodes keep to the
 refused/            only if one was: messages that were not as declared, each with the reason
 errors.log          only if something failed: the tracebacks
 unpublished/        with privacy on: what must not be published; partition.safetensors and
-                    errors.log are there, and there is no holdings.json
+                    errors.log are there, and there is no holdings.json or confusion.json
 """
 
 import fcntl
@@ -41,7 +42,7 @@ from fedstill.records import SyntheticSet
 from fedstill.runs import unpublished
 from fedstill.runs.checkpoint import Checkpoints
 from fedstill.runs.forecast import Forecast
-from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
+from fedstill.runs.metrics import Confusion, Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
 from fedstill.runs.sets import SetMetadata, save_sets, set_name
 from fedstill.runs.unpublished import Digests
@@ -275,6 +276,10 @@ class RunFolder:
             raise RunError(f"{path}: {error.strerror}") from error
         except UNREADABLE as error:
             raise RunError(f"{path}: {error}") from error
+
+    def write_confusion(self, confusion: Confusion) -> None:
+        """Replace ``confusion.json``."""
+        write_atomically(self.path / "confusion.json", msgspec.json.encode(confusion) + b"\n")
 
     def write_model(self, params: Params, header: Mapping[str, Any]) -> None:
         """Replace ``model.safetensors``. No time or path goes in: equal runs, equal bytes."""

@@ -10,7 +10,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.rng import Rng
-from fedstill.steps.augment import Augment
+from fedstill.steps.warp import ImageAugment
 from fedstill.types import Params, Task
 from fedstill.wire.tree import to_device
 
@@ -37,7 +37,9 @@ def decayed(learning_rate: float, decay: Decay, number: int, rounds: int) -> flo
 class Training:
     """Steps on batches of a set of examples. ``momentum`` is SGD's; Adam has its own.
 
-    ``flip``: augmentation may mirror images (never for digits).
+    ``flip``: DSA may mirror images (never for digits). ``balanced``: every class has the same share
+    in every batch, however many examples it has. ``average``: the decay of a running mean of the
+    weights, which is then the result; 0: the last weights are.
     """
 
     learning_rate: Annotated[float, Meta(gt=0)]
@@ -45,9 +47,11 @@ class Training:
     batch_size: Annotated[int, Meta(ge=1)] = 256
     epochs: Annotated[int, Meta(ge=1)] = 1
     schedule: Schedule = "constant"
-    augment: Augment = "none"
+    augment: ImageAugment = "none"
     flip: bool = False
     optimiser: Optimiser = "sgd"
+    balanced: bool = False
+    average: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
     def steps(self, examples: int) -> int:
         """The number of steps of all epochs on ``examples``."""
