@@ -48,15 +48,18 @@ def compare(
     *,
     target: float | None = None,
     out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
 ) -> Compared:
     """Compare runs, given as folders or ``Result`` objects; options as ``fedstill compare``.
 
     ``target``: the accuracy up to which rounds and bytes are counted. ``out``: an HTML file to
-    write, with figures and tables next to it.
+    write, with figures and tables next to it; existing ones are kept unless ``overwrite``.
 
     >>> fedstill.compare([fedstill.run("feddm"), fedstill.run("fedavg")])
     """
     given = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     comparison = compared([Path(run) for run in given], target)
-    page = write_comparison(comparison, Path(out))[0] if out is not None else None
+    page = None
+    if out is not None:
+        page = write_comparison(comparison, Path(out), overwrite=overwrite)[0]
     return Compared(comparison, page)

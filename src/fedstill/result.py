@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedstill.data import Dataset
 from fedstill.draw.figures import Figure, Plot, Series
-from fedstill.draw.numbers import in_bytes, in_percent, in_time
+from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.models import Model
 from fedstill.records import Scaling
@@ -183,7 +183,7 @@ class Result:
     def _shown(self) -> Mapping[str, str]:
         s = self.summary
         shown = {
-            "run": f"{s.method} on {s.data}, {s.clients} clients, {s.partition}",
+            "run": f"{s.method} on {s.data}, {counted(s.clients, 'client')}, {s.partition}",
             "accuracy": in_percent(s.accuracy),
             "rounds": f"{s.rounds_done} ({s.status})",
             "sent": f"{in_bytes(s.up_bytes)} up, {in_bytes(s.down_bytes)} down",

@@ -33,6 +33,7 @@ from fedstill.errors import (
     printable,
 )
 from fedstill.federation import Federation
+from fedstill.forecast import forecast
 from fedstill.models import Model
 from fedstill.observe.observer import Observer
 from fedstill.observe.progress import ProgressConsole, progress_for
@@ -190,16 +191,37 @@ def execute(
     )  # refuses settings that do not fit the model before any file is written
     if folder is None:
         folder = RunFolder.claim(built.experiment.method["name"], built.dataset.name)
+    observer = observer or Observer()
     if resume:
-        folder.reopen(built.experiment.table, summary, digests)
+        shorter = _shorter(built, folder)
+        before = folder.read_config().get("rounds")
+        folder.reopen(built.experiment.table, summary, digests, shorter)
+        if shorter is not None:
+            observer.note(
+                f"extended from {before} to {built.experiment.rounds} rounds; what depends on the "
+                "number of rounds, such as a learning-rate decay, uses the new one from here on"
+            )
     else:
         folder.create(built.experiment.table, built.partition, digests)
     try:
         built = built.with_ledgers(folder.path / "ledger")
         make_engine = engine or _engine_by_name
-        return _run_in(folder, built, summary, observer or Observer(), make_engine)
+        return _run_in(folder, built, summary, observer, make_engine)
     finally:
         folder.close()
+
+
+def _shorter(built: BuiltExperiment, folder: RunFolder) -> Summary | None:
+    """The summary of the run as it was begun, if this request extends it by some rounds."""
+    rounds = folder.read_config().get("rounds")
+    if not isinstance(rounds, int) or built.experiment.rounds <= rounds:
+        return None
+    if built.plan is not None:
+        raise RequestError(
+            f"--rounds {built.experiment.rounds}: the noise of this private run was chosen for "
+            f"{rounds} rounds; start a new run with another --out"
+        )
+    return _first_summary(replace(built, experiment=replace(built.experiment, rounds=rounds)))
 
 
 def _engine_by_name(federation: Federation) -> Engine:
@@ -336,11 +358,17 @@ def _run_in(
         if (faults := built.experiment.faults) is not None:
             observer.note(describe(faults))
         if federation.round < rounds:
+            expected = forecast(built)
+            folder.write_forecast(expected)
+            observer.forecast(expected)
             with make_engine(federation) as engine:
                 try:
                     while federation.round < rounds:
-                        federation.step(engine)
+                        took = federation.step(engine).seconds
                         conclude("running")
+                        if expected.seconds_per_round is None:
+                            expected = replace(expected, seconds_per_round=took)
+                            folder.write_forecast(expected)
                 except BudgetSpent as end:  # as planned: the model so far is kept
                     status = "budget spent"
                     observer.note(str(end))

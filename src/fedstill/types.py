@@ -15,6 +15,7 @@ Everything else that ``Method`` declares has a default; a method overrides what 
 (docs/architecture.md, "What a method may add"). A runnable toy is in ``docs/contributing.md``.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from fedstill.wire.schema import Schema
 
 Params = dict[str, Tensor]
+
+_CHUNK_PIXELS = 64 * 64 * 64  # of all images that are computed at a time
 
 S = TypeVar("S")  # server state
 D = TypeVar("D")  # message down
@@ -91,6 +94,13 @@ class Task:
     limits: Limits = field(default_factory=Limits)
     precision: torch.dtype = torch.float32
     kind: Kind = "other"  # what the records show: public, from the catalogue or the shape
+
+    @property
+    def chunk(self) -> int:
+        """How many inputs are computed at a time: as many as suit the model, and fewer where images
+        are large, so that their activations fit into memory."""
+        pixels = math.prod(self.shape[1:]) if len(self.shape) == 3 else 1
+        return max(1, min(self.model.chunk, _CHUNK_PIXELS // max(1, pixels)))
 
     def casting(self) -> AbstractContextManager[Any]:
         """Inside, networks compute in ``precision`` where that is sound; weights and gradients stay

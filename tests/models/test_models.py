@@ -105,7 +105,19 @@ def test_average_pool_is_average_pooling(side: int) -> None:
     assert torch.allclose(average_pool(x), F.avg_pool2d(x, 2))
 
 
-@pytest.mark.parametrize(("shape", "blocks"), [((1, 28, 28), 3), ((1, 8, 8), 2), ((3, 64, 64), 3)])
+@pytest.mark.parametrize(
+    ("shape", "blocks"),
+    [
+        ((1, 28, 28), 3),
+        ((1, 8, 8), 2),
+        ((1, 2, 2), 1),
+        ((3, 64, 64), 3),
+        ((3, 96, 96), 4),
+        ((3, 128, 128), 4),
+        ((3, 224, 224), 5),
+        ((3, 2000, 2000), 6),
+    ],
+)
 def test_depth_follows_the_image(shape: tuple[int, ...], blocks: int) -> None:
     assert ConvNet(shape, 10).blocks == blocks
 

@@ -43,7 +43,7 @@ app = typer.Typer(
 app.command("run")(run.run_command)
 app.command("reproduce")(reproduce.reproduce_command)
 app.command("partition")(partition.partition_command)
-app.command("privacy")(privacy.privacy_command)
+app.command("privacy", no_args_is_help=True)(privacy.privacy_command)
 app.command("audit")(audit.audit_command)
 app.command("show")(show.show_command)
 app.command("tune")(tune.tune_command)

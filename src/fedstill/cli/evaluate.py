@@ -10,7 +10,7 @@ from rich.text import Text
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
-from fedstill.draw.numbers import in_percent
+from fedstill.draw.numbers import counted, in_percent
 from fedstill.evaluate.evaluation import TRAINING, Evaluated, NetworkScores, evaluate
 
 _MANY_CLASSES = 20  # of more, only the worst are shown
@@ -83,7 +83,11 @@ def evaluate_command(
 
 def _print(evaluated: Evaluated) -> None:
     console = Console(highlight=False)
-    images = f"the set has {evaluated.images} images, " if evaluated.images else ""
+    if evaluated.note:
+        console.print(f"note: {evaluated.note}", markup=False, soft_wrap=True)
+    images = ""
+    if evaluated.images:
+        images = f"the set of round {evaluated.round} has {counted(evaluated.images, 'image')}, "
     console.print(f"{images}tested on {evaluated.data}", markup=False)
     table = Table(box=None)
     for name in ("of", "network", "weights", "accuracy", "loss", "calibration"):

@@ -8,7 +8,7 @@ import typer
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
-from fedstill.draw.numbers import in_bytes, in_percent, in_time
+from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
 from fedstill.run import run
 from fedstill.runs.metrics import RoundMetrics, Summary
 
@@ -130,10 +130,11 @@ def _print_outcome(folder: Path, summary: Summary) -> None:
     networks = summary.details.get("networks", 0)
     spread = ""
     if networks:
-        spread = f" ± {in_percent(summary.details['accuracy_std'])} ({networks:.0f} networks)"
+        number = counted(round(networks), "network")
+        spread = f" ± {in_percent(summary.details['accuracy_std'])} ({number})"
     console.print(
         f"accuracy [bold]{in_percent(summary.accuracy)}[/bold]{spread} "
-        f"after {summary.rounds_done} rounds, "
+        f"after {counted(summary.rounds_done, 'round')}, "
         f"{in_bytes(summary.up_bytes)} up, {in_bytes(summary.down_bytes)} down, "
         f"{in_time(summary.seconds)}"
     )

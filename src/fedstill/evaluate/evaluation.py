@@ -5,6 +5,7 @@ else: several architectures, several random initialisations of each, mean and sp
 """
 
 import os
+import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,8 @@ class Evaluated:
     model: NetworkScores | None
     images: int
     set: tuple[NetworkScores, ...]
+    round: int | None = None  # of the set
+    note: str | None = None  # what a user should know about it, e.g. that the run has no model yet
 
     @property
     def summary(self) -> Table:
@@ -86,6 +89,8 @@ class Evaluated:
             "class_names": list(self.class_names),
             "model": self.model.summary if self.model else None,
             "images": self.images,
+            "round": self.round,
+            "note": self.note,
             "set": [scores.summary for scores in self.set],
         }
 
@@ -129,7 +134,7 @@ def evaluate(
     dataset = load_data(run, data, None if data_dir is None else os.fspath(data_dir))
     of_model: NetworkScores | None = None
     of_set: list[NetworkScores] = []
-    images = 0
+    images, round_ = 0, None
     with threads(1):  # their number affects the last bits
         if has_model:
             file = path / "model.safetensors" if path.is_dir() else path
@@ -138,11 +143,27 @@ def evaluate(
         if has_set:
             stored = load_set(path)
             refuse_other_data(path, stored, dataset)
-            images = len(stored)
+            images, round_ = len(stored), stored.metadata.round
             for table in model_tables(models, nested(set or {}), run):
                 trained = SetTraining(how, networks, device, seed, report)
                 of_set.append(_score_set(table, stored, dataset, trained))
-    return Evaluated(str(path), dataset.name, dataset.class_names, of_model, images, tuple(of_set))
+    note = _unfinished(path, run, has_model)
+    names, scored = dataset.class_names, tuple(of_set)
+    return Evaluated(str(path), dataset.name, names, of_model, images, scored, round_, note)
+
+
+def _unfinished(path: Path, run: RunFolder | None, has_model: bool) -> str | None:
+    """That a run did not come to its end, and what is tested of it."""
+    if run is None or not path.is_dir() or not (path / "summary.json").exists():
+        return None
+    summary, rounds = run.read_summary(), run.read_config().get("rounds")
+    if summary.status in ("done", "budget spent"):
+        return None
+    tested = "its last model is" if has_model else "it has no model yet, and its set alone is"
+    return (
+        f"the run is {summary.status} after {summary.rounds_done} of {rounds} rounds: {tested} "
+        f"tested; complete it by: fedstill run --resume --out {shlex.quote(str(path))}"
+    )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from fedstill.config.nested import flat
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.observe.observer import Observer
 from fedstill.runs.folder import RunFolder
+from fedstill.runs.forecast import Forecast
 from fedstill.runs.metrics import RoundMetrics, Summary
 
 
@@ -27,6 +28,9 @@ class Observers(Observer):
 
     def started(self, folder: Path, summary: Summary, rounds: int, done: int) -> None:
         self._forward(lambda each: each.started(folder, summary, rounds, done))
+
+    def forecast(self, forecast: Forecast) -> None:
+        self._forward(lambda each: each.forecast(forecast))
 
     def note(self, text: str) -> None:
         self._forward(lambda each: each.note(text))

@@ -33,7 +33,7 @@ def batch_gradient(
     gradient: list[Tensor] = []
     total = torch.zeros((), device=x.device)
     # A batch norm's statistics are those of the whole batch.
-    chunk = max(1, len(x)) if task.model.statistics else task.model.chunk
+    chunk = max(1, len(x)) if task.model.statistics else task.chunk
     shares = [None] * len(x.split(chunk)) if weights is None else weights.split(chunk)
     for part, labels, share in zip(x.split(chunk), y.split(chunk), shares, strict=True):
         with task.casting():
@@ -62,7 +62,7 @@ def full_gradient(
     weights = tracked(params)
     gradient: list[Tensor] = []
     total = torch.zeros((), device=task.device)
-    for positions in torch.arange(len(records)).split(task.model.chunk):
+    for positions in torch.arange(len(records)).split(task.chunk):
         x, y = records.take(positions)
         parts, loss = batch_gradient(task, weights, x, y, draws=draws)
         share = len(positions) / len(records)

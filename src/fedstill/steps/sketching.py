@@ -66,7 +66,7 @@ class Sketched:
 
     @property
     def _chunk(self) -> int:
-        return self.networks.task.model.chunk
+        return self.networks.task.chunk
 
 
 def sketch_sums(records: Records, networks: Networks, classes: int) -> tuple[Tensor, Tensor]:
