@@ -40,6 +40,7 @@ from fedstill.privacy.plan import PrivatePlan, make_plan
 from fedstill.records import Kind, Records, Scaling
 from fedstill.rng import Rng
 from fedstill.types import AnyMethod, Limits, Task
+from fedstill.wire import pixel_bits
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class BuiltExperiment:
             limits=self.limits,
             precision=getattr(torch, experiment.precision),
             kind=kind_of(data.name, data.shape),
+            sent_bits=pixel_bits(experiment.wire.up),
         )
 
     @property

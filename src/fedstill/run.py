@@ -253,6 +253,14 @@ def _private_defaults(built: BuiltExperiment) -> str | None:
     return f"defaults of a private run: {', '.join(kept)}" if kept else None
 
 
+def _choices(built: BuiltExperiment) -> str | None:
+    """What was chosen for the user: by the method (how sets are sent), or by the data."""
+    chosen = {f"method.{k}": v for k, v in built.method.choices(built.task).items()}
+    if built.method.sends_sets:
+        chosen = {"wire.up": built.experiment.wire.up, **chosen}
+    return ", ".join(f"{key} = {value}" for key, value in chosen.items()) or None
+
+
 def _holdings(built: BuiltExperiment) -> Holdings | None:
     if built.plan is not None:  # class counts are what a private run protects
         return None
@@ -282,8 +290,9 @@ def _run_in(
         federation.begin()
         rounds, status = built.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
-        if note := _private_defaults(built):
-            observer.note(note)
+        for note in (_choices(built), _private_defaults(built)):
+            if note:
+                observer.note(note)
         if (faults := built.experiment.faults) is not None:
             observer.note(describe(faults))
         if federation.round < rounds:
