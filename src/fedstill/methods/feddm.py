@@ -40,6 +40,7 @@ from fedstill.steps.classes import Initial, labels_for
 from fedstill.steps.distil import PixelSteps
 from fedstill.steps.matching import Matching
 from fedstill.types import ClientContext, Task
+from fedstill.wire import Schema
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,10 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
 
     def private_form(self, rate: float) -> PrivateForm:
         return PrivateForm(self.iterations, self.matching_leaks)
+
+    def upload(self, task: Task) -> Schema[Distilled]:
+        self.refuse_unless_sent_as_levels(task)
+        return super().upload(task)
 
     def init_client(self, task: Task) -> LastSet | None:
         return LastSet() if self.warm_start else None
