@@ -75,7 +75,7 @@ def test_the_commands(command: str, files: Path) -> None:
         more += ["--clients", "2", "--partition", "iid"]
     outcome = CliRunner().invoke(app, [*words, *more])
     assert outcome.exit_code == 0, outcome.output
-    assert "after 1 rounds" in outcome.output
+    assert "after 1 round" in outcome.output
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

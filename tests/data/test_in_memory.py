@@ -169,7 +169,7 @@ def test_the_data_section_says_how_to_read_them(tmp_path: Path) -> None:
         ([{"train": object()}], "a object is none of"),
         ((np.full((9, 2), np.nan), np.zeros(9)), "holds NaN"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 @NO_TEST
 def test_wrong_data_are_explained(data: Any, said: str) -> None:

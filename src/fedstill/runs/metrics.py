@@ -95,3 +95,15 @@ class Holdings:
     class_names: list[str]
     counts: list[list[int]]  # [clients][classes]
     test_records: int
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """``confusion.json``: the test records of each class that the model predicts as each class.
+
+    It is of the round that was evaluated last. A private run has no such file.
+    """
+
+    round: int
+    class_names: list[str]
+    counts: list[list[int]]  # [true class][predicted class]

@@ -100,13 +100,13 @@ class NodeTerms:
     def check_code(self, config: Mapping[str, Any]) -> None:
         """Refuse code that this node did not allow, before anything is imported."""
         allowed = {name.strip() for name in self.allow.split(",")}
-        for section in ("method", "model"):
+        for section, key in (("method", "name"), ("model", "name"), ("model", "feature_map")):
             table = config.get(section)
-            name = table.get("name") if isinstance(table, Mapping) else table
+            name = table.get(key) if isinstance(table, Mapping) else table
             if isinstance(name, str) and ":" in name and name not in allowed:
                 raise Refusal(
                     "request",
-                    f"{section}.name = '{name}': the server names code on this node; if it is "
+                    f"{section}.{key} = '{name}': the server names code on this node; if it is "
                     f'meant to run here, allow it in the node\'s configuration: allow="{name}"',
                 )
 
