@@ -43,6 +43,7 @@ from fedstill.privacy.plan import PrivatePlan, make_plan
 from fedstill.records import Kind, Records, Scaling
 from fedstill.rng import Rng
 from fedstill.types import AnyMethod, Limits, Task
+from fedstill.wire import pixel_bits
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ class BuiltExperiment:
             limits=self.limits,
             precision=getattr(torch, experiment.precision),
             kind=kind_of(data.name, data.shape) if features is None else "other",
+            sent_bits=pixel_bits(experiment.wire.up),
         )
 
     @property

@@ -39,7 +39,7 @@ def forecast(built: BuiltExperiment) -> Forecast:
     down, open_down = _bytes(method.download(task), wire.down, task, [task.classes] * len(held))
     fedavg_up, _ = _bytes(update_schema(task), wire.up, task, held)
     fedavg_down, _ = _bytes(weights_schema(task), wire.down, task, held)
-    compressed = "zstd" in wire.up or "zstd" in wire.down
+    compressed = "+" in wire.up or "+" in wire.down
     cost = Forecast(
         clients=len(sampled),
         up_bytes=up,
@@ -69,14 +69,17 @@ def _bytes(schema: Schema[Any], codec: str, task: Task, held: Sequence[int]) -> 
         for name, spec in schema.tensors.items():
             sizes, exact = _sizes(spec, task.classes, classes)
             bound = bound or not exact
-            payload += math.prod(sizes) * _itemsize(spec, codec)
+            payload += _payload(dataclasses.replace(spec, shape=tuple(sizes)), codec)
             header += _entry(name, sizes, payload)
         total += payload + header
     return total, bound
 
 
-def _itemsize(spec: TensorSpec, codec: str) -> int:
-    return find_codec(codec).itemsize if spec.dtype.is_floating_point else spec.dtype.itemsize
+def _payload(spec: TensorSpec, codec: str) -> int:
+    """The tensor's bytes before compression."""
+    if spec.dtype.is_floating_point:
+        return find_codec(codec).most(spec)
+    return spec.most * spec.dtype.itemsize
 
 
 def _entry(name: str, sizes: Sequence[int], end: int) -> int:

@@ -320,6 +320,14 @@ def _small_rounds(built: BuiltExperiment) -> str | None:
     return f"participation = {share:g} of {candidates} clients is one client per round"
 
 
+def _choices(built: BuiltExperiment) -> str | None:
+    """What was chosen for the user: by the method (how sets are sent), or by the data."""
+    chosen = {f"method.{k}": v for k, v in built.method.choices(built.task).items()}
+    if built.method.sends_sets:
+        chosen = {"wire.up": built.experiment.wire.up, **chosen}
+    return ", ".join(f"{key} = {value}" for key, value in chosen.items()) or None
+
+
 def _holdings(built: BuiltExperiment) -> Holdings | None:
     if built.plan is not None:  # class counts are what a private run protects
         return None
@@ -349,12 +357,10 @@ def _run_in(
         federation.begin()
         rounds, status = built.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
-        if note := _private_defaults(built):
-            observer.note(note)
-        if federation.round == 0 and (note := built.model.start_note):
-            observer.note(note)
-        if note := _small_rounds(built):
-            observer.note(note)
+        start = built.model.start_note if federation.round == 0 else None
+        for note in (_choices(built), _private_defaults(built), start, _small_rounds(built)):
+            if note:
+                observer.note(note)
         if (faults := built.experiment.faults) is not None:
             observer.note(describe(faults))
         if federation.round < rounds:

@@ -94,6 +94,7 @@ class Task:
     limits: Limits = field(default_factory=Limits)
     precision: torch.dtype = torch.float32
     kind: Kind = "other"  # what the records show: public, from the catalogue or the shape
+    sent_bits: int | None = None  # per pixel of a set on its way up; None: no fixed levels
 
     @property
     def chunk(self) -> int:
@@ -261,6 +262,10 @@ class Method(ABC, Generic[S, D, C, U]):
     def replies_needed(self) -> RepliesNeeded:
         """A run whose rounds cannot provide these is refused before it starts."""
         return RepliesNeeded()
+
+    def choices(self, task: Task) -> Mapping[str, str]:
+        """What settings that are left to the data stand for here, to be shown to the user."""
+        return {}
 
     def report(self, state: S, replies: Sequence[Reply[U]]) -> dict[str, float]:
         """The method's own numbers for the round's ``details``."""

@@ -279,6 +279,14 @@ def test_a_node_encodes_by_the_task(tmp_path: Path) -> None:
         assert split.labels.tolist() == [0, 1, 1]
 
 
+def test_a_node_whose_rows_are_all_for_the_test(tmp_path: Path) -> None:
+    path = csv(tmp_path / "t.csv", ROWS.replace("train", "test").replace("80,x", "50,m"))
+    how = DataSettings(label_column="sick", split_column="part")
+    with pytest.raises(RequestError, match="'part' says train in no row"):
+        load_node_data(path, how, (3,), ("no", "yes"), NODE)
+    assert len(load_node_data(path, how, (3,), ("no", "yes"), NODE, tolerant=True)) == 0
+
+
 def test_where_privacy_is_on_a_row_that_does_not_fit_does_not_count(tmp_path: Path) -> None:
     path = csv(tmp_path / "t.csv", LEFT_OUT + "50,m,yes\n30,f,maybe,train\n")
     how = DataSettings(label_column="sick", split_column="part")

@@ -120,6 +120,7 @@ def _tables() -> list[pa.Table]:
         ),
         pa.table({"img": pa.array(images), "labels": words.dictionary_encode(), "who": words}),
         pa.table({"image": pa.array(images, pa.large_binary()), "label": [[1]] * 6}),
+        pa.table({"a": [0.5, None, 2.0] * 2, "b": words, "label": [0, 1, 2] * 2, "who": words}),
         pa.table({"text": ["to be or not " * 4] * 6, "who": words}),
         pa.table({"text": pa.array([None] * 6, pa.string()), "who": pa.nulls(6)}),
     ]

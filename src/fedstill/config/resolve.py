@@ -14,7 +14,12 @@ from typing import Any
 
 import torch
 
-from fedstill.config.experiment import EngineSettings, Experiment, Partitioning
+from fedstill.config.experiment import (
+    EngineSettings,
+    Experiment,
+    Partitioning,
+    WireSettings,
+)
 from fedstill.config.nested import (
     Table,
     as_table,
@@ -37,6 +42,7 @@ from fedstill.wire import find_codec
 _SHORTHANDS = ("method", "model", "data", "engine")
 # Settings that change where or how fast a run is computed, never a bit of its result.
 _FREE = ("engine.workers", "engine.round_timeout", "engine.join_timeout", "data.dir")
+_CODEC_OF_SETS = "bits8+zstd"  # of images, it keeps records' pixels exactly
 _DECIDES_WITH_FAULTS = "engine.round_timeout"  # it is what makes a slow client late
 
 
@@ -78,6 +84,7 @@ def resolve_with_method(
         model=resolve_model(experiment.model),
         engine=_resolve_engine(experiment.engine, experiment.device),
         data=_with_full_paths(experiment.data),
+        wire=_resolve_wire(experiment.wire, method),
     )
     parse_partition(experiment.partition)
     _check_defence(experiment, method)
@@ -251,6 +258,13 @@ def _with_full_paths(data: DataSettings) -> DataSettings:
         reason = getattr(error, "strerror", None) or str(error)
         raise RequestError(f"data: a name or folder cannot be used as a path: {reason}") from error
     return dataclasses.replace(data, name=name, dir=folder, vocabulary=vocabulary)
+
+
+def _resolve_wire(wire: WireSettings, method: AnyMethod) -> WireSettings:
+    """The codec that ``auto`` stands for. It depends on the method alone: with privacy on, nothing
+    about a message's form may depend on records."""
+    chosen = _CODEC_OF_SETS if method.sends_sets else "float32"
+    return dataclasses.replace(wire, up=chosen) if wire.up == "auto" else wire
 
 
 def _resolve_engine(engine: EngineSettings, device: str) -> EngineSettings:

@@ -178,6 +178,11 @@ def _from_features(files: Sequence[Path], form: _Form, settings: DataSettings) -
     rows = Rows([open_table(file) for file in files])
     if settings.split_column is not None:
         rows = rows.training(rows.find(settings.split_column, (), "split-column"))
+        if not rows.count:
+            raise RequestError(
+                f"{files[0]}: column '{settings.split_column}' says train in no row; name another "
+                "one in split-column"
+            )
     label = rows.find(settings.label_column, TABLE_LABELS, "label-column")
     labels = _labels(rows.names_or_numbers(label), form, rows.where)
     return Split(encode(rows, form.columns), labels)

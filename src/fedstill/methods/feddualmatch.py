@@ -122,8 +122,12 @@ class FedDualMatch(
 
     def upload(self, task: Task) -> Schema[Distilled]:
         chosen_augment(self.server_augment, task)  # refuses what does not fit the records
+        self.refuse_unless_sent_as_levels(task)
         numbers = {"records": record_range(task, False), "loss": LOSSES}
         return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
+
+    def choices(self, task: Task) -> Mapping[str, str]:
+        return self.augment_choice(task)
 
     def broadcast(self, ctx: ServerContext, state: DualMatched) -> Region:
         return Region(state.params, state.radius)  # line 3

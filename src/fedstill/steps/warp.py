@@ -70,14 +70,14 @@ class Warp:
 _KNOTS = 5  # of the elastic field, per side
 
 WARPS: Mapping[str, Warp] = {
-    "affine": Warp(degrees=15, scale=0.15, shear=0.2, shift=0.08),
-    "affine+elastic": Warp(degrees=15, scale=0.15, shear=0.2, shift=0.08, bend=0.04),
+    "affine": Warp(degrees=20, scale=0.2, shear=0.3, shift=0.1),
+    "affine+elastic": Warp(degrees=20, scale=0.2, shear=0.3, shift=0.1, bend=0.06),
     "photo": Warp(degrees=5, scale=0.1, shear=0.05, shift=0.12, flip=True),
 }
 # By what is public about the data: their entry in the catalogue, or the shape of a record.
 AUTOMATIC: Mapping[Kind, ImageAugment] = {
     "writing": "affine+elastic",
-    "grey": "affine",
+    "grey": "dsa",
     "photo": "photo",
     "other": "none",
 }

@@ -6,7 +6,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from fedstill.steps.training import Schedule, Training
-from fedstill.steps.warp import ImageAugment
+from fedstill.steps.warp import ImageAugment, chosen_augment
+from fedstill.types import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,12 @@ class ServerFit:
     server_balanced: bool = False
     server_average: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # decay of a running mean of weights
     flip: bool = False  # whether DSA may mirror images: never for digits
+
+    def augment_choice(self, task: Task) -> dict[str, str]:
+        """What ``server_augment = "auto"`` stands for."""
+        if self.server_augment != "auto":
+            return {}
+        return {"server_augment": f"auto: {chosen_augment(self.server_augment, task)}"}
 
     def training_for(self, epochs: int = 1) -> Training:
         """The server's training on the images."""

@@ -3,7 +3,7 @@
 Sections of the pseudo-code in ``feddm.py`` are cited by their line numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -111,6 +111,9 @@ class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
         records = record_range(task, self.weighting == "records")
         numbers = {"records": records, "loss": LOSSES}
         return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
+
+    def choices(self, task: Task) -> Mapping[str, str]:
+        return self.augment_choice(task)
 
     def broadcast(self, ctx: ServerContext, state: Surrogate) -> Weights:
         return Weights(state.params)  # line 3
