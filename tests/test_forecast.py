@@ -32,7 +32,7 @@ def test_a_round_costs_what_was_forecast(name: str, tmp_path: Path) -> None:
 
 
 def test_codecs_and_public_classes_count(tmp_path: Path) -> None:
-    plain = build({"method": "feddm", "clients": 4})
+    plain = build({"method": "feddm", "clients": 4, "wire": {"up": "float32"}})
     small = build({"method": "feddm", "clients": 4, "wire": {"up": "uint8"}})
     zstd = build({"method": "feddm", "clients": 4, "wire": {"up": "uint8+zstd"}})
     assert forecast(small).up_bytes < 0.35 * forecast(plain).up_bytes  # labels stay as they are
@@ -67,7 +67,8 @@ class Seen(fedstill.Observer):
 def test_images_dearer_than_weights_are_warned_about_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen, fast = Seen(), {"method.iterations": 1, "method.server_epochs": 1}
+    seen = Seen()
+    fast = {"method.iterations": 1, "method.server_epochs": 1, "wire.up": "float32"}
     options: dict[str, Any] = {"rounds": 1, "clients": 2, "partition": "iid", "workers": 1}
     result = fedstill.run(
         "feddm", data=large_images(128), out=tmp_path / "a", observer=seen, set=fast, **options
@@ -76,7 +77,7 @@ def test_images_dearer_than_weights_are_warned_about_before_the_run(
     assert result.summary.up_bytes == pytest.approx(cost.up_bytes, rel=0.01)
     assert cost.warning is not None
     assert "times as many bytes as the weights" in cost.warning
-    assert "wire.up = 'uint8'" in cost.warning
+    assert "wire.up = 'auto'" in cost.warning
     assert "method.images_per_class = 1 instead of 10" in cost.warning
     assert "data.image_size" in cost.warning
     said = capsys.readouterr().err
@@ -88,6 +89,13 @@ def test_images_dearer_than_weights_are_warned_about_before_the_run(
     recorded = replace(cost, seconds_per_round=kept["seconds_per_round"])
     assert Forecast(**kept) == recorded
     assert forecast(build({"method": "feddm"})).warning is None
+    bits = build({"method": "feddm", "clients": 2, "partition": "iid"}, dataset=large_images(128))
+    few = forecast(bits)
+    assert few.at_most
+    assert few.fedavg_up_bytes == cost.fedavg_up_bytes  # FedAvg sends floats
+    assert few.up_bytes < 0.3 * cost.up_bytes
+    assert few.warning is not None
+    assert "wire.up = 'bits4+zstd'" in few.warning
 
 
 @pytest.mark.parametrize(("side", "model"), [(128, "convnet-small"), (224, "resnet18")])

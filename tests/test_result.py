@@ -42,6 +42,13 @@ def test_predictions_are_those_of_the_evaluation(result: fedstill.Result) -> Non
     assert (probabilities.argmax(1) == classes[:5]).all()
 
 
+def test_a_fixed_feature_map_is_applied_to_new_records_too(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"features": "orientation", "rounds": 1, "clients": 2}
+    result = fedstill.run("fedavg", out=tmp_path / "run", progress=False, **options)
+    right = result.predict(DIGITS.test.inputs) == DIGITS.test.labels.numpy()
+    assert float(right.mean()) == pytest.approx(result.summary.accuracy)
+
+
 def test_records_may_come_in_any_usual_form(result: fedstill.Result) -> None:
     images = DIGITS.test.inputs[:4]  # [N, 1, 8, 8], bytes
     expected = result.predict(images)

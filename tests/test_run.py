@@ -191,7 +191,7 @@ def test_a_bug_leaves_its_traceback_in_the_folder(tmp_path: Path) -> None:
     ("change", "keys"),
     [
         ({"seed": 1}, "seed"),
-        ({"rounds": 9}, "rounds"),
+        ({"rounds": 2}, "rounds"),
         ({"set": {"method.learning_rate": 0.1}}, "method.learning_rate"),
         ({"method": "fedprox"}, "method.mu, method.name"),
     ],

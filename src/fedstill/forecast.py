@@ -20,10 +20,11 @@ from fedstill.rng import Rng
 from fedstill.runs.forecast import Forecast
 from fedstill.steps.gradient import logits_of, tracked
 from fedstill.types import Task
-from fedstill.wire import Schema, TensorSpec, find_codec
+from fedstill.wire import Schema, TensorSpec, find_codec, pixel_bits
 
 # Characters of a safetensors header: of each tensor, of each number, and of the rest.
 _ENTRY, _HEADER_PER_NUMBER, _HEADER = 58, 30, 75
+_FEW_BITS = 4  # per pixel: half of the default
 _PROCESS = 280 * 2**20  # bytes of a Python process with PyTorch, measured
 _COPIES = 4  # of weights and messages: as bytes, as tensors, trained, their gradient
 
@@ -37,7 +38,8 @@ def forecast(built: BuiltExperiment) -> Forecast:
     held = [_classes_held(built, client) for client in sampled]
     up, open_up = _bytes(method.upload(task), wire.up, task, held)
     down, open_down = _bytes(method.download(task), wire.down, task, [task.classes] * len(held))
-    fedavg_up, _ = _bytes(update_schema(task), wire.up, task, held)
+    plain = wire.up if pixel_bits(wire.up) is None else "float32"  # few bits are for images alone
+    fedavg_up, _ = _bytes(update_schema(task), plain, task, held)
     fedavg_down, _ = _bytes(weights_schema(task), wire.down, task, held)
     compressed = "+" in wire.up or "+" in wire.down
     cost = Forecast(
@@ -152,8 +154,11 @@ def _warning(built: BuiltExperiment, cost: Forecast) -> str | None:
     if per_class > 1:
         fewer = max(1, math.floor(per_class * cost.fedavg_up_bytes / cost.up_bytes))
         ways.append(f"method.images_per_class = {fewer} instead of {per_class}")
-    if built.experiment.wire.up.startswith("float32"):
-        ways.append("wire.up = 'uint8' (a quarter of the bytes)")
+    bits = pixel_bits(built.experiment.wire.up)
+    if bits is None:
+        ways.append("wire.up = 'auto' (8 bits per pixel, compressed)")
+    elif bits > _FEW_BITS:
+        ways.append(f"wire.up = 'bits{_FEW_BITS}+zstd' ({_FEW_BITS} bits per pixel)")
     if len(built.task.shape) == 3 and min(built.task.shape[1:]) > 32:
         ways.append("smaller images (data.image_size)")
     ways.append("a method that sends weights")

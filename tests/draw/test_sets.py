@@ -105,7 +105,9 @@ def test_chosen_rounds_and_clients(tmp_path: Path) -> None:
     assert [p.name for p in paths] == ["round-0002-client-001.png"]
     assert seen == [(1, 1)]
     assert len(show(tmp_path)) == 6
-    with pytest.raises(RequestError, match=r"--round 7: no set of that round; .* rounds 1, 2"):
+    with pytest.raises(
+        RequestError, match=r"--round 7: no set of that round; kept are rounds: 1, 2"
+    ):
         show(tmp_path, rounds=[7])
     with pytest.raises(RequestError, match=r"--client 5: sent no set in round 1; .* of 0, 1"):
         show(tmp_path, clients=[5])

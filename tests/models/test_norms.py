@@ -89,6 +89,17 @@ def test_an_unmodified_resnet_runs_by_choice(norm: str, tmp_path: Path) -> None:
     assert result.summary.status == "done"
 
 
+def test_a_converted_network_is_evaluated_as_it_was_trained(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"rounds": 1, "clients": 2, "progress": False}
+    run = fedstill.run(
+        "real", model=RESNET, out=tmp_path / "run", set={"model.norm": "group"}, **options
+    )
+    found = fedstill.evaluate(run, models=RESNET, networks=1, epochs=1, progress=False)
+    assert found.model is not None
+    assert found.model.networks[0].accuracy == run.summary.accuracy
+    assert found.set[0].model["norm"] == "group"
+
+
 def test_a_resnet_with_group_norm_trains_privately(tmp_path: Path) -> None:
     result = fedstill.run(
         "fedavg",

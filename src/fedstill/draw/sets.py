@@ -86,7 +86,7 @@ def show(
         )
     if missing := sorted(set(rounds) - kept.keys()):
         raise RequestError(
-            f"--round {missing[0]}: no set of that round; there are those of rounds "
+            f"--round {missing[0]}: no set of that round; kept are rounds: "
             f"{', '.join(map(str, kept))}"
         )
     chosen = [file for number, file in kept.items() if number in rounds or not rounds]

@@ -193,13 +193,17 @@ def model_tables(
 ) -> list[Table]:
     """The ``[model]`` tables of the requested architectures.
 
-    Without names: the run's network, or the default one.
+    Without names: the run's network, or the default one. The run's user-supplied network has its
+    settings also where it is named, which is how a user trusts it.
     """
     default: Table = {"name": DEFAULT_MODEL}
     if run is not None:
         table = run.read_config().get("model", default)
         default = {"name": table} if isinstance(table, str) else table
-    tables = [{"name": name} for name in names] if names else [default]
+    own = default if default["name"] not in MODELS else {}  # a user-supplied network's settings
+    tables = [default]
+    if names:
+        tables = [own if own.get("name") == name else {"name": name} for name in names]
     for name, changes in settings.items():
         if name not in {table["name"] for table in tables} or not isinstance(changes, Mapping):
             listed = ", ".join(table["name"] for table in tables)
