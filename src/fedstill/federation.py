@@ -278,15 +278,15 @@ class Federation:
         sets = self.built.method.synthetic(state, replies)
         if not sets:
             return
-        data = self.built.dataset
+        data, task = self.built.dataset, self.built.task
         metadata = SetMetadata(
             method=self.built.experiment.method["name"],
             round=number,
             data=data.name,
             class_names=data.class_names,
-            mean=data.scaling.mean,
-            std=data.scaling.std,
-            shape=data.shape,
+            mean=task.scaling.mean,
+            std=task.scaling.std,
+            shape=task.shape,
         )
         self.folder.write_synthetic(sets, metadata)
 

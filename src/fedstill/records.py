@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+# What records show, as far as it is public: writing is never mirrored, photographs may be.
+Kind = Literal["writing", "grey", "photo", "other"]
 
 SERVER = -1  # the client number of a set that the server distilled
 

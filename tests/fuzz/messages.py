@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -76,6 +77,21 @@ def exchanged() -> tuple[list[tuple[Any, Schema[Any]]], list[Any]]:
     return messages, states
 
 
+def mutated_frame(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
+    """A compact message with a changed header that can still be read, or changed anywhere."""
+    end = 3 + int.from_bytes(data[1:3], "little")
+    if rng.random() < 0.5:
+        return data[:end] + mutated_bytes(data[end:], rng, others)
+    if rng.random() < 0.2:
+        return mutated_bytes(data, rng, others)
+    text = json.dumps(msgspec.msgpack.decode(data[3:end]))
+    try:
+        header = msgspec.msgpack.encode(json.loads(mutated_json(text, rng)))
+    except (ValueError, OverflowError, RecursionError, UnicodeError):
+        header = mutated_bytes(data[3:end], rng)
+    return data[:1] + (len(header) & 0xFFFF).to_bytes(2, "little") + header + data[end:]
+
+
 def wire_messages(_: Path) -> tuple[Make, Check]:
     """Decoded: as declared, and it can be sent on."""
     codecs = sorted(wire.CODECS)
@@ -85,6 +101,8 @@ def wire_messages(_: Path) -> tuple[Make, Check]:
     def make(rng: Random) -> tuple[bytes, int, str]:
         place = rng.randrange(len(plain))
         data, _, codec = plain[place]
+        if codec.startswith("bits"):
+            return mutated_frame(data, rng, [rng.choice(datas)]), place, codec
         packed = codec.endswith("zstd")
         if packed and rng.random() < 0.7:  # what is inside is changed, and packed again
             inner = zstandard.ZstdDecompressor().decompress(data)

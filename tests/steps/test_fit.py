@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from fedstill.rng import Rng
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.distil import Plateau
-from fedstill.steps.fit import descend, fit
+from fedstill.steps.fit import balanced_batches, descend, fit
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.training import Schedule, Training
 from fedstill.types import Task
@@ -183,6 +184,55 @@ def test_a_schedule_lowers_the_rate_on_the_way(schedule: Schedule) -> None:
     ours = fit(TASK, START, images(), LABELS, Rng(0), training, iterations=4)
     assert all(torch.allclose(ours[k], v, atol=1e-6) for k, v in expected.items())
     assert training.rate(3, 4) < training.rate(0, 4) == 0.5
+
+
+def test_balanced_batches_have_equal_classes() -> None:
+    classes = torch.tensor([0] * 90 + [3] * 7 + [1] * 3)
+    batches = balanced_batches(classes, None, 32, Rng(0))
+    drawn = [next(batches) for _ in range(200)]
+    for rows in drawn:
+        counts = torch.bincount(classes[rows], minlength=4)
+        assert counts[2] == 0
+        assert set(counts[[0, 1, 3]].tolist()) <= {10, 11}
+        assert len(rows[classes[rows] == 0].unique()) == int(counts[0])  # none twice, of so many
+    times = torch.bincount(torch.cat(drawn), minlength=100).double()
+    assert torch.allclose(times[97:] / times.sum(), torch.tensor(1 / 9).double(), atol=0.01)
+
+
+def test_balanced_batches_draw_by_weight_within_a_class() -> None:
+    classes, weights = torch.tensor([0, 0, 1, 1]), torch.tensor([3.0, 1.0, 0.0, 0.2])
+    batches = balanced_batches(classes, weights, 8, Rng(0))
+    rows = torch.cat([next(batches) for _ in range(500)])
+    shares = torch.bincount(rows, minlength=4) / len(rows)
+    expected = torch.tensor([0.375, 0.125, 0.0, 0.5])
+    assert torch.allclose(shares, expected, atol=0.02)
+
+
+def test_balanced_training_weights_classes_and_not_images() -> None:
+    """Of nine images of one class and one of another, the second class gets half of the loss."""
+    x = images()
+    labels = torch.tensor([0] * 9 + [1])
+    options: dict[str, Any] = {"iterations": 150}
+    how = Training(0.1, batch_size=64, balanced=True)
+    balanced = fit(TASK, START, x, labels, Rng(0), how, **options)
+    weights = torch.tensor([10 / 18] * 9 + [10 / 2])
+    whole = Training(0.1, batch_size=10)
+    weighted = fit(TASK, START, x, labels, Rng(0), whole, weights=weights, **options)
+    plain = fit(TASK, START, x, labels, Rng(0), whole, **options)
+    near = float(norm(subtract(balanced, weighted)))
+    assert near < 0.25 * float(norm(subtract(balanced, plain)))
+
+
+def test_an_average_of_weights_is_the_running_mean_of_the_steps() -> None:
+    x, decay, whole = images(), 0.8, Training(0.5, batch_size=10)
+    steps = [fit(TASK, START, x, LABELS, Rng(0), whole, iterations=n) for n in range(1, 5)]
+    shares = torch.tensor([decay ** (4 - n) for n in range(1, 5)])
+    how = replace(whole, average=decay)
+    averaged = fit(TASK, START, x, LABELS, Rng(0), how, iterations=4)
+    for name, value in averaged.items():
+        parts = torch.stack([step[name] for step in steps])
+        mean = torch.einsum("s,s...->...", shares / shares.sum(), parts)
+        assert torch.allclose(value, mean, atol=1e-6)
 
 
 def test_the_input_is_not_changed() -> None:

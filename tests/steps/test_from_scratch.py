@@ -57,3 +57,16 @@ def test_a_single_epoch_and_soft_labels_are_fine() -> None:
     assert all(
         torch.isfinite(w).all() for w in train_from_scratch(TASK, soft, Rng(0), once).values()
     )
+
+
+def test_a_schedule_replaces_the_two_halves() -> None:
+    cosine = Training(0.05, momentum=0.9, batch_size=32, schedule="cosine")
+    trained = train_from_scratch(TASK, SET, Rng(1), cosine, iterations=45)
+    assert score(TASK, trained, TEST).accuracy > 0.6
+
+
+def test_steps_are_halved_as_epochs_are() -> None:
+    by_epochs = Training(0.05, momentum=0.9, batch_size=80, epochs=16)
+    first = train_from_scratch(TASK, SET, Rng(1), by_epochs)
+    second = train_from_scratch(TASK, SET, Rng(1), Training(0.05, 0.9, 80), iterations=16)
+    assert torch.equal(as_vector(first), as_vector(second))

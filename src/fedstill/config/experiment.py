@@ -19,7 +19,8 @@ DEFAULT_PARTITION = "dirichlet:0.1"
 class WireSettings:
     """The codecs of the messages, and what clients' messages must stay within."""
 
-    up: str = "float32"
+    # "auto": 8 bits per pixel where clients send sets of images, else float32.
+    up: str = "auto"
     down: str = "float32"
     # Of an update or a gradient. With noise of standard deviation s, d weights have a norm of
     # s sqrt(d): a private run with much noise may need more.

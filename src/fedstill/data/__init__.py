@@ -4,6 +4,8 @@ from fedstill.data.arrays import arrays
 from fedstill.data.cache import cache_folder
 from fedstill.data.corrupt import CorruptSettings, mislabelled
 from fedstill.data.dataset import Dataset
+from fedstill.data.kind import kind_of
+from fedstill.data.mapped import mapped
 from fedstill.data.node_data import load_node_data
 from fedstill.data.partition import (
     RULES,
@@ -33,8 +35,10 @@ __all__ = [
     "arrays",
     "cache_folder",
     "describe",
+    "kind_of",
     "load",
     "load_node_data",
+    "mapped",
     "mislabelled",
     "parse_partition",
     "partition",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedstill.data import digit_domains, digits
-from fedstill.records import Scaling
+from fedstill.records import Kind, Scaling
 
 TOKENS = Scaling((), ())  # numbers of tokens are used as they are
 
@@ -36,6 +36,7 @@ class Source:
     parts: tuple[Part, ...] = ()
     partition: str | None = None
     model: str | None = None
+    kind: Kind | None = None  # what they show; None: what their shape suggests
     records: int | None = None  # for training: published, so nothing about anyone
 
     @property
@@ -54,6 +55,7 @@ SOURCES: dict[str, Source] = {
             "1,797 handwritten digits of 8x8 pixels, built in",
             None,
             digits.SCALING,
+            kind="writing",
             records=1438,
         ),
         Source(
@@ -61,6 +63,7 @@ SOURCES: dict[str, Source] = {
             "the same in five variants of 16x16 pixels, one client each, built in",
             None,
             digit_domains.SCALING,
+            kind="writing",
             partition="natural",
         ),
         Source(
@@ -68,6 +71,7 @@ SOURCES: dict[str, Source] = {
             "70,000 handwritten digits of 28x28 pixels",
             "ylecun/mnist",
             Scaling((0.1307,), (0.3081,)),
+            kind="writing",
             records=60_000,
         ),
         Source(
@@ -96,6 +100,7 @@ SOURCES: dict[str, Source] = {
             "814,000 handwritten digits and letters of 28x28 pixels, one client per writer",
             "flwrlabs/femnist",
             Scaling((0.5,), (0.5,)),
+            kind="writing",
             owners=("writer_id", "writer"),
             channels=1,
             partition="natural",
@@ -105,6 +110,7 @@ SOURCES: dict[str, Source] = {
             "digits from MNIST, MNIST-M, SVHN, synthetic digits and USPS, one client each",
             None,
             _NEUTRAL,
+            kind="writing",
             owners=("domain",),
             channels=3,
             image_size=32,

@@ -20,6 +20,7 @@ from fedstill.errors import RequestError
 from fedstill.files import replacing
 from fedstill.records import SERVER
 from fedstill.runs.sets import StoredSet, load_set
+from fedstill.types import silent
 
 _INK, _SOFT, _PAPER, _EMPTY = "#1f2937", "#6b7280", "#ffffff", "#f1f3f5"
 _MARGIN, _GAP, _HEAD, _PANEL_HEAD = 24.0, 3.0, 56.0, 22.0
@@ -59,29 +60,63 @@ class _Sheet:
     columns: Sequence[str]
 
 
-def show(run_folder: Path, out: Path | None = None) -> list[Path]:
-    """Draw every round of a run, by default into its folder ``pictures``; the files written."""
-    rounds = sorted((run_folder / "synthetic").glob("round-*.safetensors"))
-    if not rounds:
+def show(
+    run_folder: Path,
+    out: Path | None = None,
+    *,
+    rounds: Sequence[int] = (),
+    clients: Sequence[int] = (),
+    progress: Callable[[int, int], None] = silent,
+) -> list[Path]:
+    """Draw a run's rounds, by default into its folder ``pictures``; the files written.
+
+    ``rounds`` and ``clients``: only these; empty: all. A client's sheet alone has no overview.
+    """
+    if not run_folder.is_dir():
+        raise RequestError(
+            f"{run_folder}: no such folder; name a run folder, such as runs/feddm-digits-001"
+        )
+    kept = {
+        int(file.stem.rpartition("-")[2]): file
+        for file in sorted((run_folder / "synthetic").glob("round-*.safetensors"))
+    }
+    if not kept:
         raise RequestError(
             f"{run_folder}: no synthetic sets; its method makes none, or no round ended"
         )
-    out = out or run_folder / "pictures"
-    return [path for file in rounds for path in draw_round(load_set(file), out)]
+    if missing := sorted(set(rounds) - kept.keys()):
+        raise RequestError(
+            f"--round {missing[0]}: no set of that round; there are those of rounds "
+            f"{', '.join(map(str, kept))}"
+        )
+    chosen = [file for number, file in kept.items() if number in rounds or not rounds]
+    written: list[Path] = []
+    for done, file in enumerate(chosen, 1):
+        written += draw_round(load_set(file), out or run_folder / "pictures", clients)
+        progress(done, len(chosen))
+    return written
 
 
-def draw_round(stored: StoredSet, out: Path) -> list[Path]:
-    """An overview and a sheet for each client; one sheet where the server alone has a set."""
+def draw_round(stored: StoredSet, out: Path, only: Sequence[int] = ()) -> list[Path]:
+    """An overview and a sheet for each client; one sheet where the server alone has a set.
+
+    ``only``: the sheets of these clients.
+    """
     if len(stored.metadata.shape) != 3:
         shape = "x".join(map(str, stored.metadata.shape))
         raise RequestError(f"{stored.metadata.data}: inputs of shape {shape} are not pictures")
     stem = f"round-{stored.metadata.round:04d}"
     clients: list[int] = stored.clients.unique().tolist()
+    if missing := sorted(set(only) - set(clients)):
+        raise RequestError(
+            f"--client {missing[0]}: sent no set in round {stored.metadata.round}; there are those "
+            f"of {', '.join(_short_name(client) for client in clients)}"
+        )
     if clients == [SERVER]:
         sheets = {f"{stem}.png": _client(stored, SERVER)}
     else:
-        sheets = {f"{stem}.png": _overview(stored, clients)}
-        for client in clients:
+        sheets = {} if only else {f"{stem}.png": _overview(stored, clients)}
+        for client in only or clients:
             name = "server" if client == SERVER else f"client-{client:03d}"
             sheets[f"{stem}-{name}.png"] = _client(stored, client)
     for name, sheet in sheets.items():
@@ -119,10 +154,14 @@ def _overview(stored: StoredSet, clients: Sequence[int]) -> _Sheet:
         f"Round {metadata.round}: what the clients sent",
         f"{metadata.method} on {metadata.data}: {len(labels)} images from {len(clients)} "
         f"clients{some}; one of each class, clients down",
-        ["server" if c == SERVER else str(c) for c in shown],
+        [_short_name(c) for c in shown],
         cells,
         metadata.class_names,
     )
+
+
+def _short_name(client: int) -> str:
+    return "server" if client == SERVER else str(client)
 
 
 def _owner(client: int) -> str:

@@ -40,6 +40,7 @@ from fedstill.steps.classes import Initial, labels_for
 from fedstill.steps.distil import PixelSteps
 from fedstill.steps.matching import Matching
 from fedstill.types import ClientContext, Task
+from fedstill.wire import Schema
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
         "initial": "noise",
         "warm_start": True,
+        # Few releases of all records, each used for many steps.
+        "iterations": 12,
+        "release_steps": 75,
         # Adam's steps do not depend on the norm of the clipped features.
         "pixel_optimiser": "adam",
         "pixel_learning_rate": 0.1,
@@ -56,6 +60,8 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
     PRIVATE_TOGETHER: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("pixel_optimiser", "pixel_learning_rate"),
     )
+
+    private_rate: ClassVar[float] = 1.0
 
     iterations: Annotated[int, Meta(ge=0)] = 20  # T; the paper: 1000
     initial: Initial = "real"
@@ -69,6 +75,10 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
 
     def private_form(self, rate: float) -> PrivateForm:
         return PrivateForm(self.iterations, self.matching_leaks)
+
+    def upload(self, task: Task) -> Schema[Distilled]:
+        self.refuse_unless_sent_as_levels(task)
+        return super().upload(task)
 
     def init_client(self, task: Task) -> LastSet | None:
         return LastSet() if self.warm_start else None

@@ -51,11 +51,11 @@ from fedstill.methods.shared.messages import (
     region_schema,
     set_specs,
 )
+from fedstill.methods.shared.server_fit import ServerFit
 from fedstill.methods.shared.surrogate import Distilled, Pool, pooled
 from fedstill.private import PrivateForm
 from fedstill.records import SyntheticSet
 from fedstill.steps.arithmetic import norm, scaled, subtract
-from fedstill.steps.augment import Augment
 from fedstill.steps.ball import sample_ball
 from fedstill.steps.classes import Initial, labels_for
 from fedstill.steps.distil import PixelOptimiser
@@ -63,7 +63,7 @@ from fedstill.steps.fit import fit
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import gradient_matching_pixels
 from fedstill.steps.matching import Matching
-from fedstill.steps.training import Schedule, Training
+from fedstill.steps.warp import chosen_augment
 from fedstill.types import ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
@@ -79,7 +79,9 @@ class DualMatched:
 
 
 @dataclass(frozen=True)
-class FedDualMatch(DistributionMatching, Method[DualMatched, Region, LastSet | None, Distilled]):
+class FedDualMatch(
+    DistributionMatching, ServerFit, Method[DualMatched, Region, LastSet | None, Distilled]
+):
     """FedDM layer by layer, and a server that also matches the clients' gradients."""
 
     sends_sets: ClassVar[bool] = True
@@ -104,12 +106,7 @@ class FedDualMatch(DistributionMatching, Method[DualMatched, Region, LastSet | N
     gradient_steps: Annotated[int, Meta(ge=1)] = 5
     gradient_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
     memory: Annotated[int, Meta(ge=0)] = 0  # earlier rounds whose images are trained on too
-    server_iterations: Annotated[int, Meta(ge=1)] = 100  # T_g
-    server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # eta_m
-    server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    server_batch: Annotated[int, Meta(ge=1)] = 256
-    server_schedule: Schedule = "constant"  # of the server's learning rate, within a round
-    server_augment: Augment = "none"  # of the images in the server's training
+    server_iterations: Annotated[int, Meta(ge=1)] = 100  # T_g, at server_learning_rate (eta_m)
 
     def private_form(self, rate: float) -> PrivateForm:
         return PrivateForm(self.iterations, self.matching_leaks)
@@ -124,8 +121,13 @@ class FedDualMatch(DistributionMatching, Method[DualMatched, Region, LastSet | N
         return region_schema(task)
 
     def upload(self, task: Task) -> Schema[Distilled]:
+        chosen_augment(self.server_augment, task)  # refuses what does not fit the records
+        self.refuse_unless_sent_as_levels(task)
         numbers = {"records": record_range(task, False), "loss": LOSSES}
         return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
+
+    def choices(self, task: Task) -> Mapping[str, str]:
+        return self.augment_choice(task)
 
     def broadcast(self, ctx: ServerContext, state: DualMatched) -> Region:
         return Region(state.params, state.radius)  # line 3
@@ -169,14 +171,7 @@ class FedDualMatch(DistributionMatching, Method[DualMatched, Region, LastSet | N
             torch.cat([pool.images for pool in trained]),
             torch.cat([pool.labels for pool in trained]),
             ctx.rng.at("fit"),
-            Training(
-                self.server_learning_rate,
-                self.server_momentum,
-                self.server_batch,
-                schedule=self.server_schedule,
-                augment=self.server_augment,
-                flip=self.flip,
-            ),
+            self.training_for(),
             iterations=self.server_iterations,
             weights=torch.cat([pool.weights for pool in trained]),
             progress=ctx.progress,

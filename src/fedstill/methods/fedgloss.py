@@ -158,7 +158,7 @@ class FedGloss(TrustedDescent[LastSet | None]):
             mse_weight=self.mse_weight,
         )
         batches, changes = ctx.rng.at("batches").torch(), ctx.rng.at("augment").torch()
-        inner = self.augmentations(ctx.rng.at("inner augment"))
+        inner = self.augmentations(ctx.task, ctx.rng.at("inner augment"))
         eta = self.learning_rate(ctx.task, ctx.round)
         per_step = self.real_batches * self.pixel_steps
         expected = self.trajectories * self.trajectory_steps * per_step
@@ -208,7 +208,7 @@ class FedGloss(TrustedDescent[LastSet | None]):
         if not self.measured:
             return region.radius
         real = self.radius_sample(ctx)
-        augment = self.augmentations(ctx.rng.at("radius augment"))
+        augment = self.augmentations(ctx.task, ctx.rng.at("radius augment"))
         eta = self.learning_rate(ctx.task, ctx.round)
         weights, radius, smallest = region.params, 0.0, math.inf
         for _ in range(self.radius_epochs):

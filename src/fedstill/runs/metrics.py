@@ -62,6 +62,7 @@ class Summary:
     details: dict[str, float] = field(default_factory=dict)  # of the round that was measured last
     accountant: str | None = None  # of epsilon
     privacy: str | None = None  # what epsilon guarantees, as a sentence
+    owners: str | None = None  # of partition natural: whose records became clients
 
     def after(self, history: "Sequence[RoundMetrics]", status: str) -> "Summary":
         """The same run after these rounds."""

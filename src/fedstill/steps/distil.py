@@ -1,7 +1,8 @@
 """A client's inner loop: synthetic images optimised until their class means match the records'."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 from fedstill.steps.augment import Augment, draw_augmentation
 from fedstill.steps.ball import sample_ball
 from fedstill.steps.classes import ByClass
-from fedstill.steps.matching import Matching, class_means, pixel_gradient
-from fedstill.types import ClientContext, Params
+from fedstill.steps.matching import Matching, class_means, pixel_gradient, same
+from fedstill.types import ClientContext, Params, Task
+from fedstill.wire.levels import as_sent
 
 PixelOptimiser = Literal["sgd", "adam"]
 
@@ -32,6 +34,21 @@ class PixelSteps:
     flip: bool = False
     patience: int = 0
     tolerance: float = 0.0
+    as_sent: bool = False  # match the images as the codec will round them
+
+
+def seen_images(task: Task, steps: PixelSteps) -> Callable[[Tensor], Tensor]:
+    """What is matched of the images: themselves, or what will arrive of them."""
+    if not steps.as_sent or task.sent_bits is None:
+        return same
+    return partial(as_sent, scaling=task.scaling, bits=task.sent_bits)
+
+
+def after(
+    first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """The second after the first."""
+    return lambda x: second(first(x))
 
 
 def match_distribution(
@@ -50,6 +67,7 @@ def match_distribution(
     """
     images = start.detach().clone()
     optimiser = pixel_optimiser(images, steps)
+    seen = seen_images(ctx.task, steps)
     weights_stream = ctx.rng.at("weights").torch()
     batch_stream = ctx.rng.at("batches").torch()
     augment_stream = ctx.rng.at("augment").torch()
@@ -61,7 +79,9 @@ def match_distribution(
         positions, slots = by_class.draw(steps.real_batch, batch_stream)
         real = ((augment(x), s) for x, s in _chunks(ctx, positions, slots))
         means = class_means(ctx.task, weights, real, counts, matching)
-        gradient, loss = pixel_gradient(ctx.task, weights, images, means, matching, augment)
+        gradient, loss = pixel_gradient(
+            ctx.task, weights, images, means, matching, after(seen, augment)
+        )
         images.grad = gradient
         optimiser.step()
         ctx.progress(iteration + 1, len(plan))
@@ -97,7 +117,7 @@ class Plateau:
 def _chunks(
     ctx: ClientContext, positions: Tensor, slots: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    size = ctx.task.model.chunk
+    size = ctx.task.chunk
     for part, part_slots in zip(positions.split(size), slots.split(size), strict=True):
         yield ctx.records.take(part)[0], part_slots.to(ctx.task.device)
 

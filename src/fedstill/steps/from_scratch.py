@@ -16,22 +16,31 @@ from fedstill.steps.scores import score
 from fedstill.steps.training import Training, initial_weights
 from fedstill.types import Evaluation, Params, Task
 
-_COOLING = 0.1  # factor on the learning rate in the second half of the epochs
+_COOLING = 0.1  # factor on the learning rate in the second half
 
 
-def train_from_scratch(task: Task, synthetic: SyntheticSet, rng: Rng, training: Training) -> Params:
-    """A newly initialised network, trained on this set alone.
+def train_from_scratch(
+    task: Task,
+    synthetic: SyntheticSet,
+    rng: Rng,
+    training: Training,
+    iterations: int | None = None,
+) -> Params:
+    """A newly initialised network, trained on this set alone, for all epochs or ``iterations``.
 
-    The second half of the epochs has a tenth of the learning rate, and starts with zero momentum.
+    With a constant schedule, the second half has a tenth of the learning rate, and starts with zero
+    momentum, as in the papers.
     """
     params = initial_weights(task, rng.at("init"))
-    cool = training.epochs // 2
-    for part, epochs, rate in (
-        ("warm", training.epochs - cool, training.learning_rate),
-        ("cool", cool, training.learning_rate * _COOLING),
-    ):
-        half = replace(training, epochs=epochs, learning_rate=rate, schedule="constant")
-        params = fit(task, params, synthetic.images, synthetic.labels, rng.at(part), half)
+    parts = [("fit", iterations or training.steps(len(synthetic)), training)]
+    if training.schedule == "constant":
+        epoch = 1 if iterations else parts[0][1] // training.epochs  # halves are whole epochs
+        cool = parts[0][1] // epoch // 2 * epoch
+        slow = replace(training, learning_rate=training.learning_rate * _COOLING)
+        parts = [("warm", parts[0][1] - cool, training), ("cool", cool, slow)]
+    images, labels = synthetic.images, synthetic.labels
+    for name, steps, how in parts:
+        params = fit(task, params, images, labels, rng.at(name), how, iterations=steps)
     return params
 
 

@@ -11,7 +11,7 @@ it is plain distribution matching.
 and each record costs one backward pass through the images.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,8 +22,8 @@ from fedstill.private import ClassSums, Leak, Private
 from fedstill.records import Records
 from fedstill.steps.ball import sample_ball
 from fedstill.steps.classes import noise_for
-from fedstill.steps.distil import PixelSteps, Plateau, pixel_optimiser
-from fedstill.steps.matching import Matching, Outputs, classes_at_once, outputs_of
+from fedstill.steps.distil import PixelSteps, Plateau, pixel_optimiser, seen_images
+from fedstill.steps.matching import Matching, Outputs, classes_at_once, outputs_of, same
 from fedstill.types import ClientContext, Params, Task
 
 Target = Literal["features", "gradient"]
@@ -99,13 +99,16 @@ def match_released(
     door = _door(ctx)
     images = start.detach().clone()
     optimiser = pixel_optimiser(images, pixels)
+    seen = seen_images(ctx.task, pixels)
     stream = ctx.rng.at("weights").torch()
     counts = _RunningMean()
     watch = Plateau(pixels.patience, pixels.tolerance)
     for number, matching in enumerate(plan):
         weights = sample_ball(centre, radius, stream)
         if release.target == "gradient":
-            sums = door.noisy_class_sums(_PixelGradients(ctx.task, weights, images, door, matching))
+            sums = door.noisy_class_sums(
+                _PixelGradients(ctx.task, weights, images, door, matching, seen)
+            )
             images.grad = _means(sums, counts.add(sums.counts))["pixels"]
             optimiser.step()
         else:
@@ -114,7 +117,7 @@ def match_released(
             target = tuple(means[name] for name in sorted(means))
             for _ in range(release.steps):
                 images.grad, loss = clipped_pixel_gradient(
-                    ctx.task, weights, images, target, matching, door.class_clip
+                    ctx.task, weights, images, target, matching, door.class_clip, seen
                 )
                 optimiser.step()
             if watch.settled(float(loss)):  # the loss against a release: post-processing
@@ -125,7 +128,13 @@ def match_released(
 
 
 def clipped_pixel_gradient(
-    task: Task, params: Params, images: Tensor, means: Outputs, matching: Matching, clip: float
+    task: Task,
+    params: Params,
+    images: Tensor,
+    means: Outputs,
+    matching: Matching,
+    clip: float,
+    seen: Callable[[Tensor], Tensor] = same,
 ) -> tuple[Tensor, Tensor]:
     """As ``matching.pixel_gradient``, with the images' features clipped to norm ``clip``."""
     forward = outputs_of(task.model, matching)
@@ -137,7 +146,7 @@ def clipped_pixel_gradient(
         images.split(classes), gradient.split(classes), targets, strict=True
     ):
         x = part.detach().requires_grad_(True)
-        outputs = _clipped(forward(params, x.flatten(0, 1)), clip)
+        outputs = _clipped(forward(params, seen(x.flatten(0, 1))), clip)
         loss = torch.zeros((), device=images.device)
         for out, mean in zip(outputs, target, strict=True):
             difference = out.unflatten(0, x.shape[:2]).mean(1) - mean
@@ -170,6 +179,7 @@ class _PixelGradients:
     images: Tensor
     door: Private
     matching: Matching
+    seen: Callable[[Tensor], Tensor] = same
 
     @property
     def floats(self) -> int:
@@ -185,7 +195,7 @@ class _PixelGradients:
             rows = (labels == label).nonzero().flatten()
             if len(rows):
                 synthetic = self.images[slot].detach().requires_grad_(True)
-                means = [out.mean(0) for out in forward(self.params, synthetic)]
+                means = [out.mean(0) for out in forward(self.params, self.seen(synthetic))]
                 gradients = [
                     self.matching.distance_gradient(mean.detach() - goal[rows])
                     for mean, goal in zip(means, wanted, strict=True)

@@ -68,14 +68,14 @@ class Scores:
 
 def score(task: Task, params: Params, records: Records) -> Scores:
     """One pass over these records."""
-    chunks = (records.take(p) for p in torch.arange(len(records)).split(task.model.chunk))
+    chunks = (records.take(p) for p in torch.arange(len(records)).split(task.chunk))
     groups = records.split.groups
     return _score(task, params, chunks, None if groups is None else groups[records.index])
 
 
 def score_set(task: Task, params: Params, synthetic: SyntheticSet) -> Scores:
     """One pass over synthetic images; of a soft label the most probable class counts."""
-    chunk = task.model.chunk
+    chunk = task.chunk
     chunks = zip(synthetic.images.split(chunk), synthetic.classes.split(chunk), strict=True)
     return _score(task, params, chunks, None)
 

@@ -1,7 +1,7 @@
 """How a network is trained: the settings, the learning-rate schedules and the update rules."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
@@ -10,7 +10,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedstill.rng import Rng
-from fedstill.steps.augment import Augment
+from fedstill.steps.warp import ImageAugment
 from fedstill.types import Params, Task
 from fedstill.wire.tree import to_device
 
@@ -37,7 +37,9 @@ def decayed(learning_rate: float, decay: Decay, number: int, rounds: int) -> flo
 class Training:
     """Steps on batches of a set of examples. ``momentum`` is SGD's; Adam has its own.
 
-    ``flip``: augmentation may mirror images (never for digits).
+    ``flip``: DSA may mirror images (never for digits). ``balanced``: every class has the same share
+    in every batch, however many examples it has. ``average``: the decay of a running mean of the
+    weights, which is then the result; 0: the last weights are.
     """
 
     learning_rate: Annotated[float, Meta(gt=0)]
@@ -45,9 +47,11 @@ class Training:
     batch_size: Annotated[int, Meta(ge=1)] = 256
     epochs: Annotated[int, Meta(ge=1)] = 1
     schedule: Schedule = "constant"
-    augment: Augment = "none"
+    augment: ImageAugment = "none"
     flip: bool = False
     optimiser: Optimiser = "sgd"
+    balanced: bool = False
+    average: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
     def steps(self, examples: int) -> int:
         """The number of steps of all epochs on ``examples``."""
@@ -98,10 +102,20 @@ UPDATES: dict[Optimiser, Callable[[Tensor, float], Update]] = {"sgd": Sgd, "adam
 
 
 class Descent:
-    """Steps on weights, in place: the optimiser, weight decay, and a term that a method may add."""
+    """Steps on weights, in place: the optimiser, weight decay, and a term that a method may add.
 
-    def __init__(self, weights: Params, training: Training, weight_decay: float = 0.0) -> None:
+    ``untouched`` names those that no step changes: the running statistics of batch norms.
+    """
+
+    def __init__(
+        self,
+        weights: Params,
+        training: Training,
+        weight_decay: float = 0.0,
+        untouched: Collection[str] = (),
+    ) -> None:
         self._weights, self._weight_decay = weights, weight_decay
+        self._untouched = untouched
         make, momentum = UPDATES[training.optimiser], training.momentum
         self._updates = [make(weight.detach(), momentum) for weight in weights.values()]
 
@@ -113,6 +127,8 @@ class Descent:
         for (name, weight), update, part in zip(
             self._weights.items(), self._updates, gradient, strict=True
         ):
+            if name in self._untouched:
+                continue
             if self._weight_decay:
                 part.add_(weight, alpha=self._weight_decay)
             if extra:
@@ -121,5 +137,5 @@ class Descent:
 
 
 def initial_weights(task: Task, rng: Rng) -> Params:
-    """Newly initialised weights on the task's device."""
-    return to_device(task.model.init(rng.torch()), task.device)
+    """Newly initialised weights on the task's device, also of a pretrained network."""
+    return to_device(task.model.newly_initialised(rng.torch()), task.device)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedstill.build import network_task
+from fedstill.data import kind_of
 from fedstill.errors import RequestError
 from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
@@ -84,8 +85,10 @@ class Judge:
 
     def _task(self, candidate: Candidate) -> Task:
         data = self.stored.metadata
-        classes = len(data.class_names)
-        return network_task(candidate.model, data.shape, classes, data.scaling, self.device)[0]
+        classes, kind = len(data.class_names), kind_of(data.data, data.shape)
+        return network_task(candidate.model, data.shape, classes, data.scaling, self.device, kind)[
+            0
+        ]
 
     def _held(self, rng: Rng) -> Tensor:
         """Which rows of the set are held out."""

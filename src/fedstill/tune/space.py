@@ -179,11 +179,16 @@ def _dimension(name: str, value: Any) -> Dimension:
     return Choice(values)
 
 
+_BY_STEPS = ("balanced", "average")  # of a server's training, which has no epochs to prune
+
+
 def check(space: Space, shape: tuple[int, ...], classes: int) -> None:
     """Refuse a space with a value that its setting cannot have, before anything starts."""
     for name, dimension in space.items():
         group, _, key = name.rpartition(".")
         values = _ends(dimension)
+        if group == "training" and key in _BY_STEPS:
+            raise RequestError(f"--space: {name}: candidates are trained in plain epochs")
         for value in values if group == "training" else ():
             convert({**as_table(DEFAULT_TRAINING), key: value}, Training, "training")
         for value in values if group == "federated" else ():

@@ -1,8 +1,9 @@
 """Messages as bytes: schemas and codecs."""
 
-from fedstill.wire.codecs import CODECS, find_codec
+from fedstill.wire.codecs import CODECS, find_codec, pixel_bits
 from fedstill.wire.messages import decode, encode
-from fedstill.wire.schema import NormLimit, Schema, TensorSpec, params_specs
+from fedstill.wire.schema import NormLimit, Schema, params_specs
+from fedstill.wire.spec import TensorSpec
 
 __all__ = [
     "CODECS",
@@ -13,4 +14,5 @@ __all__ = [
     "encode",
     "find_codec",
     "params_specs",
+    "pixel_bits",
 ]

@@ -2,7 +2,7 @@
 
 ``float32`` is exact, ``float16`` rounds, ``uint8`` stores each tensor as 256 steps between its
 smallest and largest value. Each of them may be followed by ``+zstd``. Labels and counts are not
-floating-point numbers: they are sent unchanged.
+floating-point numbers: they are sent unchanged. ``bits.py`` has the codecs of few bits for images.
 """
 
 import io
@@ -16,6 +16,8 @@ import zstandard
 from torch import Tensor
 
 from fedstill.errors import RequestError, WireError, did_you_mean
+from fedstill.wire.bits import BIT_CODECS, Bits
+from fedstill.wire.spec import TensorSpec, short_name
 
 
 class Codec(ABC):
@@ -29,10 +31,9 @@ class Codec(ABC):
     def dtype(self) -> torch.dtype:
         """The type of the encoded tensor."""
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes per number."""
-        return self.dtype.itemsize
+    def most(self, spec: TensorSpec) -> int:
+        """The most bytes of a tensor so declared, before compression."""
+        return spec.most * self.dtype.itemsize
 
     @abstractmethod
     def encode(self, name: str, value: Tensor) -> tuple[Tensor, tuple[float, ...] | None]:
@@ -139,19 +140,20 @@ _PLAIN: Mapping[str, Codec] = {
     "float16": Cast(torch.float16),
     "uint8": Quantised(),
 }
-CODECS: Mapping[str, Codec] = {
+CODECS: Mapping[str, Codec | Bits] = {
     **_PLAIN,
     **{f"{name}+zstd": Zstd(codec) for name, codec in _PLAIN.items()},
+    **BIT_CODECS,
 }
 
 
-def find_codec(name: str, key: str = "codec") -> Codec:
+def pixel_bits(name: str) -> int | None:
+    """The bits per pixel of a codec with fixed levels; ``None`` of any other."""
+    return BIT_CODECS[name].bits if name in BIT_CODECS else None
+
+
+def find_codec(name: str, key: str = "codec") -> Codec | Bits:
     """The codec called ``name``; ``key`` is the setting that asked for it."""
     if name not in CODECS:
         raise RequestError(f"{key}: no codec '{name}'{did_you_mean(name, CODECS)}")
     return CODECS[name]
-
-
-def short_name(dtype: torch.dtype) -> str:
-    """``float32`` for ``torch.float32``."""
-    return str(dtype).removeprefix("torch.")

@@ -13,14 +13,19 @@ from torch import Tensor
 
 from fedstill.errors import WireError
 from fedstill.wire import tree
-from fedstill.wire.codecs import Codec, find_codec, short_name
-from fedstill.wire.schema import M, Schema, TensorSpec
+from fedstill.wire.bits import Bits
+from fedstill.wire.codecs import Codec, find_codec
+from fedstill.wire.frame import decode_frame, encode_frame
+from fedstill.wire.schema import M, Schema
+from fedstill.wire.spec import TensorSpec, short_name
 
 
 def encode(message: Any, schema: Schema[Any], codec: str = "float32") -> bytes:
     """The message's bytes. A message that differs from its declaration is refused here already."""
     schema.check(message)
     writer = find_codec(codec)
+    if isinstance(writer, Bits):
+        return encode_frame(message, schema, writer)
     tensors, skeleton = tree.flatten(message)
     ranges: dict[str, tuple[float, ...]] = {}
     coded: dict[str, Tensor] = {}
@@ -48,24 +53,31 @@ def decode(
     if len(data) > limit:
         raise WireError(f"{len(data):,} bytes, at most {limit:,} declared")
     reader = find_codec(codec)
-    data = reader.unpack(data, limit)
     try:
-        tensors, header = tree.unpack(data)
-        if undeclared := sorted(set(tensors) - set(schema.tensors)):
-            raise WireError(f"{schema.type.__name__}: tensor '{undeclared[0]}' was not declared")
-        ranges = header.get("ranges", {})
-        if not isinstance(ranges, dict):
-            raise WireError("the ranges of the codec are not a table")
-        for name, spec in schema.tensors.items():
-            if name in tensors and spec.dtype.is_floating_point:
-                tensors[name] = _restore(name, tensors[name], spec, reader, ranges.get(name))
-        on_device = tree.to_device(tensors, device)
-        message: M = tree.build(schema.type, on_device, header.get("skeleton"))
+        if isinstance(reader, Bits):
+            message = decode_frame(data, schema, reader, device)
+        else:
+            message = _decode_file(reader.unpack(data, limit), schema, reader, device)
     except tree.MalformedError as error:
         raise WireError(str(error)) from error
     except (TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
         raise WireError(f"malformed message: {error}") from error
     schema.check(message)
+    return message
+
+
+def _decode_file(data: bytes, schema: Schema[M], reader: Codec, device: torch.device | str) -> M:
+    """A message as a safetensors file, with everything that the codec left of it."""
+    tensors, header = tree.unpack(data)
+    if undeclared := sorted(set(tensors) - set(schema.tensors)):
+        raise WireError(f"{schema.type.__name__}: tensor '{undeclared[0]}' was not declared")
+    ranges = header.get("ranges", {})
+    if not isinstance(ranges, dict):
+        raise WireError("the ranges of the codec are not a table")
+    for name, spec in schema.tensors.items():
+        if name in tensors and spec.dtype.is_floating_point:
+            tensors[name] = _restore(name, tensors[name], spec, reader, ranges.get(name))
+    message: M = tree.build(schema.type, tree.to_device(tensors, device), header.get("skeleton"))
     return message
 
 

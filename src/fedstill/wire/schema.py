@@ -11,7 +11,8 @@ from torch import Tensor
 from fedstill.errors import WireError
 from fedstill.types import Task
 from fedstill.wire import tree
-from fedstill.wire.codecs import find_codec, short_name
+from fedstill.wire.codecs import find_codec
+from fedstill.wire.spec import TensorSpec, remedy_of
 
 M = TypeVar("M")
 # Lowest and highest value of a number, and the setting to change where an honest one exceeds them.
@@ -19,45 +20,6 @@ Range = tuple[float, float] | tuple[float, float, str]
 
 _HEADER_BYTES = 4096  # room for the header, and for each entry of it
 _HEADER_BYTES_PER_TENSOR = 512
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """A tensor's declared shape, type and range. A dimension given as a pair is (least, most).
-
-    ``setting`` is the one that an honest user raises where values exceed the range.
-    """
-
-    shape: tuple[int | tuple[int, int], ...]
-    dtype: torch.dtype = torch.float32
-    low: float = -math.inf
-    high: float = math.inf
-    setting: str = ""
-
-    @property
-    def most(self) -> int:
-        """The largest number of elements."""
-        return math.prod(d if isinstance(d, int) else d[1] for d in self.shape)
-
-    def complaint(self, value: Tensor) -> str | None:
-        """What is wrong with this tensor, if anything."""
-        if value.dtype != self.dtype:
-            return f"has type {short_name(value.dtype)}, declared {short_name(self.dtype)}"
-        fits = len(value.shape) == len(self.shape) and all(
-            low <= size <= high
-            for size, (low, high) in zip(
-                value.shape,
-                ((d, d) if isinstance(d, int) else d for d in self.shape),
-                strict=True,
-            )
-        )
-        if not fits:
-            return f"has shape {tuple(value.shape)}, declared {self.shape}"
-        if not bool(torch.isfinite(value).all()):
-            return "holds NaN or infinity"
-        if value.numel() and (value.min() < self.low or value.max() > self.high):
-            return f"has values outside {self.low:g} .. {self.high:g}{_remedy(self.setting)}"
-        return None
 
 
 @dataclass(frozen=True)
@@ -82,9 +44,9 @@ class Schema(Generic[M]):
 
     def payload(self, codec: str) -> int:
         """The most bytes that the tensors themselves may take, before compression."""
-        coded = find_codec(codec).itemsize
+        coder = find_codec(codec)
         return sum(
-            s.most * (coded if s.dtype.is_floating_point else s.dtype.itemsize)
+            coder.most(s) if s.dtype.is_floating_point else s.most * s.dtype.itemsize
             for s in self.tensors.values()
         )
 
@@ -108,7 +70,7 @@ class Schema(Generic[M]):
         for key, (low, high, *setting) in self.numbers.items():
             number = skeleton[key]
             if not low <= number <= high:
-                remedy = _remedy("".join(setting))
+                remedy = remedy_of("".join(setting))
                 raise WireError(
                     f"{name}: '{key}' is {number}, declared {low:g} .. {high:g}{remedy}"
                 )
@@ -119,7 +81,7 @@ class Schema(Generic[M]):
             if length > limit.most:
                 raise WireError(
                     f"{name}: '{key}' has norm {length:.3g}, at most {limit.most:g} is declared"
-                    f"{_remedy(limit.setting)}"
+                    f"{remedy_of(limit.setting)}"
                 )
 
 
@@ -127,10 +89,6 @@ def _norm(tensors: Iterable[Tensor]) -> float:
     """The norm of all of them as one vector, in double precision: nothing overflows."""
     norms = (torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors)
     return math.hypot(*(float(norm) for norm in norms))
-
-
-def _remedy(setting: str) -> str:
-    return f"; if that is right, raise {setting}" if setting else ""
 
 
 def params_specs(task: Task, prefix: str) -> dict[str, TensorSpec]:

@@ -8,7 +8,7 @@ together again from the type's annotations. No code is ever loaded from bytes.
 import dataclasses
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -95,6 +95,44 @@ def _build_dataclass(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, na
     if not isinstance(skeleton, dict) or set(skeleton) != set(fields):
         raise MalformedError(f"{name or 'value'} should have the fields {', '.join(fields)}")
     return kind(**{f: build(hints[f], tensors, skeleton[f], _join(name, f)) for f in fields})
+
+
+def without_names(kind: Any, skeleton: Any) -> Any:
+    """The skeleton with every dataclass as the list of its fields: its names are the type's."""
+    return _converted(kind, skeleton, lambda fields, item: [item[field] for field in fields])
+
+
+def with_names(kind: Any, bare: Any) -> Any:
+    """The skeleton that ``without_names`` made bare; what does not fit the type is refused."""
+
+    def named(fields: list[str], item: Any) -> dict[str, Any]:
+        if not isinstance(item, list) or len(item) != len(fields):
+            raise MalformedError(f"a list of the fields {', '.join(fields)} is needed")
+        return dict(zip(fields, item, strict=True))
+
+    return _converted(kind, bare, named)
+
+
+def _converted(kind: Any, item: Any, change: Callable[[list[str], Any], Any]) -> Any:
+    """``item`` with ``change`` made to every dataclass in it, the outermost first."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        inner = next(a for a in arguments if a is not type(None))
+        return None if item is None else _converted(inner, item, change)
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        fields = [f.name for f in dataclasses.fields(kind)]
+        changed = change(fields, item)
+        if isinstance(changed, dict):
+            return {f: _converted(hints[f], changed[f], change) for f in fields}
+        pairs = zip(fields, changed, strict=True)
+        return [_converted(hints[f], part, change) for f, part in pairs]
+    if origin is tuple and isinstance(item, list):
+        kinds = arguments[:1] * len(item) if arguments[-1] is ... else arguments
+        return [_converted(k, part, change) for k, part in zip(kinds, item, strict=True)]
+    if (origin is dict or kind is dict) and isinstance(item, dict) and arguments:
+        return {key: _converted(arguments[1], part, change) for key, part in item.items()}
+    return item
 
 
 def dump(value: Any) -> bytes:

@@ -1,19 +1,20 @@
 """The client's side of FedDM and FedDualMatch: images whose features match the records'."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from msgspec import Meta
 from torch import Tensor
 
+from fedstill.errors import RequestError
 from fedstill.methods.shared.pixels import PixelSettings
 from fedstill.private import Leak
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images
-from fedstill.steps.distil import match_distribution
+from fedstill.steps.distil import PixelSteps, match_distribution
 from fedstill.steps.matching import Matching
 from fedstill.steps.released import Release, Target, first_noise, match_released, matching_leaks
-from fedstill.types import ClientContext, Params
+from fedstill.types import ClientContext, Params, Task
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class DistributionMatching(PixelSettings):
     initial: Initial
     compile: Literal["off", "on"] = "off"
     target: Target = "features"  # what a private run releases
+    # Match the pixels as wire.up rounds them, so that what is matched is what arrives.
+    match_as_sent: bool = False
     release_steps: Annotated[int, Meta(ge=1)] = 10  # pixel steps per release of features
 
     def match(
@@ -56,6 +59,18 @@ class DistributionMatching(PixelSettings):
             last = first_images(ctx, by_class, images_per_class, self.initial)
         found = match_distribution(ctx, by_class, centre, radius, last, plan, self.pixels)
         return Matched(by_class.held, *found)
+
+    @property
+    def pixels(self) -> PixelSteps:
+        return replace(super().pixels, as_sent=self.match_as_sent)
+
+    def refuse_unless_sent_as_levels(self, task: Task) -> None:
+        """Refuse ``match_as_sent`` where the codec has no fixed levels, or the data no scaling."""
+        if self.match_as_sent and (task.sent_bits is None or not task.scaling.mean):
+            raise RequestError(
+                "method.match_as_sent: pixels have fixed levels only in a codec of few bits, and "
+                "of images; set wire.up to bits8+zstd .. bits1+context, or leave it out"
+            )
 
     @property
     def matching_leaks(self) -> tuple[Leak, ...]:

@@ -1,7 +1,7 @@
 """The messages and states that more than one method has."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -97,7 +97,8 @@ def set_specs(task: Task, images_per_class: int, field: str) -> dict[str, Tensor
             "fedavg, fedprox, scaffold and others that send weights take any records"
         )
     number = (images_per_class, task.classes * images_per_class)
+    levels = task.scaling if task.scaling.mean else None
     return {
-        f"{field}.images": input_spec(task, number, *task.shape),
+        f"{field}.images": replace(input_spec(task, number, *task.shape), levels=levels),
         f"{field}.labels": TensorSpec((number,), torch.int64, 0, task.classes - 1),
     }

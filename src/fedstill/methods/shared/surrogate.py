@@ -3,7 +3,7 @@
 Sections of the pseudo-code in ``feddm.py`` are cited by their line numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -18,12 +18,13 @@ from fedstill.methods.shared.messages import (
     set_specs,
     weights_schema,
 )
+from fedstill.methods.shared.server_fit import ServerFit
 from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import Leak
 from fedstill.records import SyntheticSet
-from fedstill.steps.augment import Augment
 from fedstill.steps.fit import fit
-from fedstill.steps.training import Schedule, Training
+from fedstill.steps.training import Training
+from fedstill.steps.warp import chosen_augment
 from fedstill.types import C, ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
@@ -83,7 +84,7 @@ class Surrogate:
 
 
 @dataclass(frozen=True)
-class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
+class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
     """The server's side of FedDM: training on the clients' images inside the ball."""
 
     sends_sets: ClassVar[bool] = True
@@ -93,12 +94,7 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
     weighting: Literal["union", "records"] = "union"
     memory: Annotated[int, Meta(ge=0)] = 0  # earlier rounds whose images are trained on too
     server_epochs: Annotated[int, Meta(ge=1)] = 40  # the paper: 500
-    server_learning_rate: Annotated[float, Meta(gt=0)] = 0.02  # the paper: 0.01
-    server_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9  # the paper: 0
-    server_batch: Annotated[int, Meta(ge=1)] = 256
-    server_schedule: Schedule = "constant"  # of the server's learning rate, within a round
-    server_augment: Augment = "none"  # of the images in the server's training
-    flip: bool = False  # whether DSA may mirror images: never for digits
+    server_steps: Annotated[int, Meta(ge=1)] | None = None  # per round, instead of epochs
 
     @property
     def size_leaks(self) -> tuple[Leak, ...]:
@@ -111,9 +107,13 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
         return weights_schema(task)
 
     def upload(self, task: Task) -> Schema[Distilled]:
+        chosen_augment(self.server_augment, task)  # refuses what does not fit the records
         records = record_range(task, self.weighting == "records")
         numbers = {"records": records, "loss": LOSSES}
         return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
+
+    def choices(self, task: Task) -> Mapping[str, str]:
+        return self.augment_choice(task)
 
     def broadcast(self, ctx: ServerContext, state: Surrogate) -> Weights:
         return Weights(state.params)  # line 3
@@ -135,6 +135,7 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
             torch.cat([pool.labels for pool in pools]),
             ctx.rng.at("fit"),
             self.training,
+            iterations=self.server_steps,
             weights=torch.cat([pool.weights for pool in pools]),
             radius=self.radius,
             progress=ctx.progress,
@@ -144,15 +145,7 @@ class SurrogateTraining(Method[Surrogate, Weights, C, Distilled]):
     @property
     def training(self) -> Training:
         """The server's training on the images."""
-        return Training(
-            self.server_learning_rate,
-            self.server_momentum,
-            self.server_batch,
-            self.server_epochs,
-            self.server_schedule,
-            self.server_augment,
-            self.flip,
-        )
+        return self.training_for(self.server_epochs)
 
     def pool(self, replies: Sequence[Reply[Distilled]]) -> Pool:
         """The union of the sets, all images equal or all images of a client together n_k / n

@@ -26,11 +26,11 @@ from fedstill.private import Leak
 from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.steps.arithmetic import add, norm, subtract, weighted_sum
-from fedstill.steps.augment import Augment, draw_augmentation
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import Criterion
 from fedstill.steps.matching import same
 from fedstill.steps.training import Decay, decayed
+from fedstill.steps.warp import ImageAugment, augmentations, chosen_augment
 from fedstill.types import C, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, TensorSpec
 from fedstill.wire.schema import Range
@@ -75,7 +75,7 @@ class TrustedDescent(PixelSettings, Method[Global, Region, C, Approximation]):
     # Of line 12, if r_g is not reached; the authors' code: 100.
     most_iterations: Annotated[int, Meta(ge=1)] = 500
     # In every training on images (lines 8, 9 and 12); the authors' code: "dsa".
-    server_augment: Augment = "none"
+    server_augment: ImageAugment = "none"
     server_learning_rate: Annotated[float, Meta(gt=0)] = 0.2  # eta in round 1; the paper: 0.01
     decay: Decay = "cosine"  # of eta, over the rounds
     # Of the decay; None: the run's. Set, a run is the beginning of one with so many rounds.
@@ -93,6 +93,7 @@ class TrustedDescent(PixelSettings, Method[Global, Region, C, Approximation]):
         return region_schema(task)
 
     def upload(self, task: Task) -> Schema[Approximation]:
+        chosen_augment(self.server_augment, task)  # refuses what does not fit the records
         tensors = set_specs(task, self.images_per_class, "synthetic")
         if self.criterion == "calibrated":
             norms = (len(task.model.shapes),)
@@ -119,10 +120,9 @@ class TrustedDescent(PixelSettings, Method[Global, Region, C, Approximation]):
         rounds = self.decay_rounds or task.rounds
         return decayed(self.server_learning_rate, self.decay, number, rounds)
 
-    def augmentations(self, rng: Rng) -> Callable[[], Callable[[Tensor], Tensor]]:
-        """Draws the augmentation of one training step after another: one for all its images."""
-        generator = rng.torch()
-        return lambda: draw_augmentation(self.server_augment, generator, flip=self.flip)
+    def augmentations(self, task: Task, rng: Rng) -> Callable[[], Callable[[Tensor], Tensor]]:
+        """Draws the augmentation of one training step after another."""
+        return augmentations(self.server_augment, task, rng.torch(), flip=self.flip)
 
     def server(
         self, ctx: ServerContext, state: Global, replies: Sequence[Reply[Approximation]]
@@ -132,7 +132,7 @@ class TrustedDescent(PixelSettings, Method[Global, Region, C, Approximation]):
         most = self.fixed_iterations if fixed else self.most_iterations
         eta = self.learning_rate(ctx.task, ctx.round)
         shares = self.shares(replies)
-        augment = self.augmentations(ctx.rng.at("server augment"))
+        augment = self.augmentations(ctx.task, ctx.rng.at("server augment"))
         weights, moved, steps = state.params, 0.0, 0
         while steps < most and (fixed or moved < radius):  # line 12
             gradient = self.gradient(ctx.task, weights, replies, shares, augment())
@@ -172,7 +172,7 @@ class TrustedDescent(PixelSettings, Method[Global, Region, C, Approximation]):
         shares: Sequence[float],
         augment: Callable[[Tensor], Tensor] = same,
     ) -> Params:
-        """sum_k share_k grad L(w; S_k), with all images augmented alike."""
+        """sum_k share_k grad L(w; S_k) over augmented images."""
         if self.criterion == "calibrated":
             parts = [calibrated(task, weights, r.message, augment) for r in replies]
             return weighted_sum(parts, shares)
