@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_SLOW := $(VENV)/.ready-slow
+READY_DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test slow browser fuzz check format golden bench clean
+.PHONY: help demo quick test slow browser docs fuzz check format golden bench clean
 
 CASES ?= 1000000
 SEED ?= 0
@@ -30,6 +31,10 @@ browser: $(READY) ## the pages in headless Chromium; screenshots go to build/scr
 	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
 	$(BIN)/python -c "import playwright"
 	$(BIN)/python -m pytest -m browser tests/browser
+
+docs: $(READY_DOCS) ## the documentation site, into build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m pytest -q tests/docs/test_site.py
 
 fuzz: $(READY) ## the fuzzer: a million cases in about ten minutes; CASES=20000 for fewer, SEED=1 for others
 	$(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED)
@@ -65,3 +70,7 @@ $(READY): pyproject.toml constraints.txt
 $(READY_SLOW): $(READY)
 	$(BIN)/python -m pip install -qq -c constraints.txt -e ".[dev,flower]"
 	touch $(READY_SLOW)
+
+$(READY_DOCS): $(READY)
+	$(BIN)/python -m pip install -qq -c constraints.txt -e ".[dev,docs]"
+	touch $(READY_DOCS)

@@ -84,8 +84,8 @@ def epsilon_explained(epsilon: float, delta: float | None) -> str:
 DETAILS = {  # what a number that methods report means, and what a reader may wonder about
     "matching_loss": (
         "How far the features (or gradients) of the synthetic images are from those of the "
-        "clients' records at the end of a round's distillation. It is measured with each round's "
-        "own weights, so it may rise while the accuracy does: better networks have larger features."
+        "clients' records at the end of a round's distillation. Each round measures it with its "
+        "own weights, so rounds do not share a scale: it may rise while the accuracy does."
     ),
 }
 

@@ -21,7 +21,7 @@ from fedstill.runs.find import run_of
 from fedstill.runs.folder import RunFolder
 from fedstill.runs.sets import StoredSet, load_set, set_file
 from fedstill.tune.objective import Judge, held_out_rows
-from fedstill.tune.page import write_page
+from fedstill.tune.page import short, write_page
 from fedstill.tune.progress import watcher_for
 from fedstill.tune.rehearsal import owners_of
 from fedstill.tune.search import InProcess, InWorker, Judges, SearchLoop, Watcher
@@ -258,7 +258,7 @@ def _conclude(
         for key in ("up_bytes", "down_bytes")
     )
     settings = candidate.model | as_table(candidate.training)
-    text = ", ".join(f"{name} {value}" for name, value in settings.items())
+    text = ", ".join(f"{name} {short(value)}" for name, value in settings.items())
     lines = [
         f"Best: trial {winner.trial}, {winner.value:.2%}: {text}.",
         f"{counts['complete']} trials complete, {counts['pruned']} pruned, "

@@ -30,7 +30,7 @@ def write_page(path: Path, study: "Study", title: str, lines: list[str]) -> None
             trial.number,
             trial.state.name.lower(),
             "-" if trial.value is None else f"{trial.value:.2%}",
-            ", ".join(f"{name} {_short(value)}" for name, value in trial.params.items()),
+            ", ".join(f"{name} {short(value)}" for name, value in trial.params.items()),
         )
         for trial in ordered
     ]
@@ -99,5 +99,6 @@ def _plain(value: Any) -> float | str:
     return value if is_number else str(value)
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value of a setting, with as many digits as a reader needs."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -15,7 +15,7 @@ function filterRows() {
   byId("filter-count").textContent = `${shown} of ${rows.length}`;
 }
 
-const ORDERS = { "": ["changed (UTC)", true], name: ["run", false], accuracy: ["accuracy", true], up: ["up", false] };
+const ORDERS = { "": ["changed", true], name: ["run", false], accuracy: ["accuracy", true], up: ["up", false] };
 function orderRows() {
   const table = document.querySelector("#runs table"), [head, descending] = ORDERS[state.order];
   const column = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent === head);

@@ -14,7 +14,8 @@ function drawHistory() {
     empty: "no trial was completed" });
 }
 
-const shortName = (name, kind) => (kind && name.startsWith(`${kind}.`) ? name.slice(kind.length + 1) : name);
+// Without the section that all settings of a part are in, or that goes without saying.
+const shortName = (name, kind) => [`${kind}.`, "training."].reduce((short, start) => (start !== "." && short.startsWith(start) ? short.slice(start.length) : short), name);
 function drawImportance(host, part) {
   const items = Object.entries(part.importance).map(([name, value]) => ({ name: shortName(name, part.kind), value, note: `${name}: ${formats.exactPercent(value)}` }));
   bars(host, { items, format: formats.percent, label: "setting", empty: "no setting mattered", longest: 24,

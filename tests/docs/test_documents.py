@@ -9,7 +9,7 @@ import pytest
 from fedstill.engine.flower.environment import QUIET
 from fedstill.testing import CHECKS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def example_method() -> Any:
