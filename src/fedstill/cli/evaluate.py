@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedstill.cli import options
-from fedstill.config.nested import parse_override
+from fedstill.config.nested import convert, parse_override
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_percent
 from fedstill.evaluate.evaluation import TRAINING, Evaluated, NetworkScores, evaluate
@@ -39,9 +39,27 @@ def evaluate_command(
     epochs: Annotated[
         int, typer.Option(min=1, help="Epochs over the set, per network.")
     ] = TRAINING.epochs,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps per network, instead of epochs.")
+    ] = None,
     learning_rate: Annotated[
-        float, typer.Option(help="Learning rate of SGD; divided by 10 in the second half.")
+        float, typer.Option(help="Learning rate of SGD.")
     ] = TRAINING.learning_rate,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            help="Of the learning rate: constant (a tenth in the second half), step or cosine."
+        ),
+    ] = TRAINING.schedule,
+    augment: Annotated[
+        str,
+        typer.Option(
+            help="Of the images: none, dsa, affine, affine+elastic, photo, or auto: by the data."
+        ),
+    ] = TRAINING.augment,
+    balanced: Annotated[
+        bool, typer.Option("--balanced", help="Every class has the same share in every batch.")
+    ] = TRAINING.balanced,
     momentum: Annotated[float, typer.Option(min=0, help="Momentum of SGD.")] = TRAINING.momentum,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = TRAINING.batch_size,
     data: Annotated[
@@ -75,7 +93,20 @@ def evaluate_command(
         source,
         models=[name.strip() for name in models.split(",") if name.strip()] if models else None,
         networks=networks,
-        training=Training(learning_rate, momentum, batch_size, epochs),
+        training=convert(
+            {
+                "learning_rate": learning_rate,
+                "momentum": momentum,
+                "batch_size": batch_size,
+                "epochs": epochs,
+                "schedule": schedule,
+                "augment": augment,
+                "balanced": balanced,
+            },
+            Training,
+            "evaluate",
+        ),
+        steps=steps,
         data=data,
         data_dir=None if data_dir is None else str(data_dir),
         device=device,

@@ -93,6 +93,7 @@ def evaluate(
     models: Sequence[str] | None = None,
     networks: int = 3,
     training: Training = TRAINING,
+    steps: int | None = None,
     data: str | None = None,
     data_dir: str | None = None,
     device: str = "cpu",
@@ -103,8 +104,8 @@ def evaluate(
     """Score a set file, a model file, or both of a run folder, on the test split.
 
     ``models`` are the architectures to train on a set (default: the run's), each ``networks``
-    times; ``set`` gives their settings, e.g. ``{"resnet18.width": 8}``. The data are
-    the run's, or those that ``data`` names.
+    times, for the epochs of ``training`` or for ``steps``; ``set`` gives their settings, e.g.
+    ``{"resnet18.width": 8}``. The data are the run's, or those that ``data`` names.
 
     >>> fedstill.evaluate("runs/feddm-digits-001", models=["convnet-small", "mlp"]).summary
     """
@@ -127,7 +128,7 @@ def evaluate(
             refuse_other_data(path, stored, dataset)
             images = len(stored)
             for table in model_tables(models, nested(set or {}), run):
-                how = SetTraining(training, networks, device, seed, report)
+                how = SetTraining(training, networks, device, seed, report, steps)
                 of_set.append(_score_set(table, stored, dataset, how))
     return Evaluated(str(path), dataset.name, dataset.class_names, of_model, images, tuple(of_set))
 
@@ -141,6 +142,7 @@ class SetTraining:
     device: str
     seed: int
     report: Progress
+    steps: int | None = None  # instead of epochs
 
 
 def model_tables(
@@ -238,7 +240,7 @@ def _score_set(table: Table, stored: StoredSet, data: Dataset, how: SetTraining)
     scored: list[Scores] = []
     for number in range(how.networks):
         rng = Rng(how.seed).at("evaluate", number)
-        params = train_from_scratch(task, synthetic, rng, how.training)
+        params = train_from_scratch(task, synthetic, rng, how.training, how.steps)
         scored.append(score(task, params, test))
         how.report(table["name"], number + 1, how.networks, scored[-1])
     return NetworkScores(table, task.model.size, tuple(scored))
