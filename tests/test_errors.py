@@ -9,7 +9,8 @@ from fedstill.draw.console import Console
 from fedstill.engine.base import Answer, decode_answer, encode_answer
 from fedstill.errors import is_printable, one_line, printable
 from fedstill.observe.progress import PlainProgress
-from fedstill.report.embed import data_script, text
+from fedstill.report.embed import data_script
+from fedstill.report.statement import Part, Statement
 from fedstill.runs.folder import RunFolder
 
 RED = "\x1b[31mred\x1b[0m"
@@ -91,6 +92,7 @@ def test_colours_of_our_own_stay() -> None:
 def test_neither_the_log_nor_a_page_gets_them(tmp_path: Path) -> None:
     RunFolder(tmp_path).log_error(f"Traceback\n{HOSTILE} \udce4\n")
     log = (tmp_path / "errors.log").read_text(encoding="utf-8")
-    for shown in (log, text(HOSTILE), data_script("data", {"reason": HOSTILE})):
+    page = Statement(HOSTILE, "mark", True, (Part(HOSTILE, (HOSTILE,)),), HOSTILE).html
+    for shown in (log, page, data_script("data", {"reason": HOSTILE})):
         assert not set("\x1b\x9b\x07\x08\u202e") & set(shown)
     assert log.startswith("Traceback\naredbc")

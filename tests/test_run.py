@@ -386,7 +386,8 @@ def test_a_network_that_draws_its_weights_is_the_same_everywhere(tmp_path: Path)
 
 def test_objects_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
     for change, message in (
-        ({"data": ([1], [2])}, "data: expected a name, a path or a Dataset, got tuple"),
+        ({"data": ([1], [2])}, r"data, train: inputs of shape \(1,\) and labels of shape"),
+        ({"data": 3}, "data, train: a int is none of: a name, a path"),
         ({"data": tmp_path / "nowhere"}, "no such file or folder"),
         ({"model": UserNetwork}, "model: expected a name, a Model or an nn.Module"),
         ({"method": FedAvg}, r"method: give an object, FedAvg\(...\), or a name"),

@@ -1,11 +1,49 @@
-"""fedstill: federated learning that ships distilled data, not weights."""
+"""fedstill: federated learning that ships distilled data, not weights.
 
+    >>> import fedstill
+    >>> result = fedstill.run("feddm", rounds=5)
+    >>> result.plot(), result.predict(images), result.synthetic()
+
+Functions take the options of the commands of the same name (``fedstill run --help``):
+
+    run             one federated run, from data, method and network to a ``Result``
+    evaluate        the accuracy of a model or of a synthetic set
+    tune            search for hyper-parameters and an architecture on a synthetic set
+    compare         several runs side by side
+    audit           an empirical lower bound on a claimed epsilon
+
+Data and networks:
+
+    arrays          a data set from arrays or tensors
+    load_set        the synthetic sets of a run's round, as a torch ``Dataset``
+    convert_norms   a module's batch norms, replaced by norms that do not mix records
+
+Objects:
+
+    Result          what a run gave: predict(), module(), synthetic(), frame(), plot(), report()
+    Observer        gets every event of a run; derive from it and pass it to ``run``
+    Dataset         both splits of a data set, its classes and its scaling
+    Model           a network as pure functions; ``Model.from_module`` makes one of an nn.Module
+    Rng             named random streams
+
+Tables:
+
+    METHODS         the methods by name
+    MODELS          the networks by name
+
+To write a method: ``fedstill.types.Method``, ``fedstill.testing.CHECKS``, and ``fedstill new``.
+"""
+
+from fedstill.compare import compare
 from fedstill.data import Dataset, arrays
 from fedstill.evaluate import evaluate
+from fedstill.evaluate.auditing import audit
 from fedstill.methods import METHODS
-from fedstill.models import MODELS, Model
+from fedstill.models import MODELS, Model, convert_norms
+from fedstill.observe.observer import Observer
+from fedstill.result import Result
 from fedstill.rng import Rng
-from fedstill.run import Result, run
+from fedstill.run import run
 from fedstill.runs.sets import load_set
 from fedstill.tune import tune
 from fedstill.version import VERSION
@@ -17,10 +55,14 @@ __all__ = [
     "MODELS",
     "Dataset",
     "Model",
+    "Observer",
     "Result",
     "Rng",
     "__version__",
     "arrays",
+    "audit",
+    "compare",
+    "convert_norms",
     "evaluate",
     "load_set",
     "run",

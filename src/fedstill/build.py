@@ -18,23 +18,26 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 
 from fedstill.client import ClientRecords, ClientRunner
 from fedstill.config import Experiment, Partitioning, deciding, resolve_model
 from fedstill.config.nested import Table, as_table
-from fedstill.config.registry import build_model
+from fedstill.config.registry import build_model, supplied_model
 from fedstill.config.resolve import check_device, resolve_with_method
 from fedstill.data import (
     Dataset,
     Partition,
     kind_of,
     load,
+    mapped,
     mislabelled,
     parse_partition,
     partition,
 )
 from fedstill.errors import RequestError, RunError
-from fedstill.models import MODELS, Model, separate
+from fedstill.features import Backbone
+from fedstill.models import MODELS, LinearOn, Model, separate
 from fedstill.privacy.guards import private_form_of, refuse_leaks
 from fedstill.privacy.plan import PrivatePlan, make_plan
 from fedstill.records import Kind, Records, Scaling
@@ -49,8 +52,9 @@ class UserObjects:
 
     method: AnyMethod | None = None
     data: Dataset | None = None
-    model: Model | None = None
+    model: Model | nn.Module | None = None
     model_name: str | None = None
+    features: torch.nn.Module | None = None  # frozen, under a linear layer
 
     @property
     def request(self) -> Table:
@@ -62,12 +66,20 @@ class UserObjects:
             request["data"] = {"name": self.data.name}
         if self.model is not None:
             request["model"] = {"name": self.model_name}
+        if self.features is not None:
+            request["model"] = {"name": "linear", "feature_map": path_of(self.features)}
         return request
 
     @property
     def portable(self) -> bool:
         """Whether another process can build the same from names alone."""
-        return self.method is None and self.model is None
+        return self.method is None and self.model is None and self.features is None
+
+    def network(self, experiment: Experiment, data: Dataset) -> Model | None:
+        """The supplied network for these data, if there is one."""
+        if self.features is not None:
+            return LinearOn(Backbone(self.features, data.shape), data.classes)
+        return None if self.model is None else supplied_model(self.model, experiment.model)
 
 
 def path_of(value: Any) -> str:
@@ -97,23 +109,34 @@ class BuiltExperiment:
     def model(self) -> Model:
         """The network; with privacy on, one that cannot mix records."""
         model = self.given_model or _named_model(self.experiment, self.dataset)
+        if model.statistics:
+            _refuse_batch_norm(self.experiment, self.method)
         return model if self.experiment.privacy is None else separate(model)
+
+    @cached_property
+    def seen(self) -> Dataset:
+        """The records as methods see them: vectors, where the network starts with a fixed map."""
+        features = self.model.fixed
+        if features is None:
+            return self.dataset
+        alone = self.experiment.privacy is not None and isinstance(features, Backbone)
+        return mapped(self.dataset, features, torch.device(self.experiment.device), alone)
 
     @cached_property
     def task(self) -> Task:
         """What is learnt."""
-        data, experiment = self.dataset, self.experiment
+        data, experiment, features = self.dataset, self.experiment, self.model.fixed
         return Task(
-            model=self.model,
-            shape=data.shape,
+            model=self.model.head,
+            shape=data.shape if features is None else (features.size,),
             classes=data.classes,
             clients=self.partition.clients,
             rounds=experiment.rounds,
-            scaling=data.scaling,
+            scaling=data.scaling if features is None else Scaling((), ()),
             device=torch.device(experiment.device),
             limits=self.limits,
             precision=getattr(torch, experiment.precision),
-            kind=kind_of(data.name, data.shape),
+            kind=kind_of(data.name, data.shape) if features is None else "other",
             sent_bits=pixel_bits(experiment.wire.up),
         )
 
@@ -133,7 +156,7 @@ class BuiltExperiment:
         if settings is None:
             return self
         sizes = settings.sizes(self.partition.clients, self.dataset.name)
-        rate = settings.rate(sizes)
+        rate = settings.rate(sizes, self.method.private_rate)
         form = private_form_of(self.method, self.experiment.method["name"], rate)
         refuse_leaks(settings, form, self.method, self.task, self.dataset)
         plan = make_plan(settings, form, rate, sizes, self._public_classes(), self.turns())
@@ -172,7 +195,7 @@ class BuiltExperiment:
         """The clients' records, behind the private door where privacy is on."""
         if self.experiment.privacy is not None and self.plan is None:
             raise RunError("privacy is on and there is no plan: no records are handed out")
-        return ClientRecords(self.dataset, self.partition, self.plan, self.ledgers)
+        return ClientRecords(self.seen, self.partition, self.plan, self.ledgers)
 
     @cached_property
     def runner(self) -> ClientRunner:
@@ -192,6 +215,8 @@ class BuiltExperiment:
             "scaling": as_table(self.dataset.scaling),
             "model": self.model.description,
         }
+        if self.dataset.columns:
+            parts["columns"] = [as_table(column) for column in self.dataset.columns]
         return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
     @property
@@ -228,8 +253,8 @@ class BuiltExperiment:
     @property
     def test(self) -> Records:
         """The official test split."""
-        split = self.dataset.test
-        return Records(split, torch.arange(len(split)), self.dataset.scaling, self.task.device)
+        split = self.seen.test
+        return Records(split, torch.arange(len(split)), self.seen.scaling, self.task.device)
 
     @property
     def quorum(self) -> int:
@@ -266,7 +291,7 @@ def build(
     are mislabelled where ``[corrupt]`` says so.
     """
     objects = objects or UserObjects()
-    experiment, method = resolve_with_method(request, objects.method)
+    experiment, method = resolve_with_method(request, objects.method, dataset or objects.data)
     return build_resolved(experiment, method, objects, dataset=dataset, partition=partition)
 
 
@@ -296,7 +321,20 @@ def assemble(
 ) -> BuiltExperiment:
     """The same for records that are already as the clients have them: nothing is mislabelled."""
     objects = objects or UserObjects()
-    return BuiltExperiment(experiment, dataset, partition, method, objects.model, objects.portable)
+    if dataset.table:
+        _refuse_augmentation(experiment, dataset)
+    given = objects.network(experiment, dataset)
+    return BuiltExperiment(experiment, dataset, partition, method, given, objects.portable)
+
+
+def _refuse_augmentation(experiment: Experiment, data: Dataset) -> None:
+    """Augmentation turns and crops images; a row of features has neither sides nor neighbours."""
+    for key, value in experiment.method.items():
+        if key.endswith("augment") and value == "dsa":
+            raise RequestError(
+                f"method.{key} = 'dsa': only images can be augmented, and '{data.name}' is a "
+                f"table; set method.{key}=none"
+            )
 
 
 def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) -> Partition:
@@ -340,6 +378,21 @@ def _corrupted(experiment: Experiment, dataset: Dataset, partition: Partition) -
     return dataclasses.replace(dataset, train=dataclasses.replace(train, labels=labels))
 
 
+def _refuse_batch_norm(experiment: Experiment, method: AnyMethod) -> None:
+    """Batch norms mix records and keep statistics of them: only where weights are averaged."""
+    remedy = "use model.norm = 'group', or 'frozen' for a pretrained network"
+    if experiment.privacy is not None:
+        raise RequestError(f"model.norm = 'batch': no privacy, because it mixes records; {remedy}")
+    if not method.averages_weights:
+        raise RequestError(
+            f"model.norm = 'batch': {experiment.method['name']} does not average the clients' "
+            f"weights, and with them the statistics; {remedy}"
+        )
+
+
+_NOT_TEXT = {False: "mlp or convnet", True: "mlp"}  # the models to use, by whether it is a table
+
+
 def _named_model(experiment: Experiment, data: Dataset) -> Model:
     """The network that the experiment names, refused if it cannot read these records."""
     name = experiment.model["name"]
@@ -347,7 +400,7 @@ def _named_model(experiment: Experiment, data: Dataset) -> Model:
     reads_tokens = model.continuous_shape is not None
     if name in MODELS and reads_tokens != data.tokens:
         kind, remedy = (
-            ("text", "gru or transformer") if data.tokens else ("not text", "mlp or convnet")
+            ("text", "gru or transformer") if data.tokens else ("not text", _NOT_TEXT[data.table])
         )
         raise RequestError(
             f"model: '{name}' cannot read '{data.name}': its records are {kind}; use {remedy}"

@@ -52,9 +52,17 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """``; did you mean 'x'?`` with the nearest valid name, or the list of all of them."""
     names = {name.lower(): name for name in sorted(valid)}
     near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.5)
+    near = near or [full for full in names if _abbreviates(name.lower(), full)][:2]
     if near:
         return "; did you mean " + " or ".join(f"'{names[n]}'" for n in near) + "?"
     return "; valid: " + ", ".join(names.values())
+
+
+def _abbreviates(short: str, name: str) -> bool:
+    """Whether ``short`` is a part of the name, or the initials of parts: lr, bs, ipc."""
+    parts = re.split("[_-]", name)
+    initials = "".join(part[:1] for part in parts)
+    return short in parts or (len(short) > 1 and short in initials)
 
 
 _ESCAPES = re.compile(

@@ -14,13 +14,14 @@ from fedstill.engine.threads import threads
 from fedstill.errors import BudgetSpent, RunError, WireError
 from fedstill.observe.observer import Observer
 from fedstill.runs.folder import RunFolder
-from fedstill.runs.metrics import RoundMetrics
+from fedstill.runs.metrics import Confusion, RoundMetrics
 from fedstill.runs.sets import SetMetadata
 from fedstill.server import Turn, take_turn
-from fedstill.steps.scores import score
+from fedstill.steps.scores import Scores, score
 from fedstill.types import Evaluation, Reply, ServerContext
 from fedstill.wire import tree
 
+MOST_CLASSES = 500  # of a kept confusion matrix
 MOST_DOMAINS = 20  # with more groups of test records than this, accuracy is not given for each
 
 
@@ -277,15 +278,15 @@ class Federation:
         sets = self.built.method.synthetic(state, replies)
         if not sets:
             return
-        data = self.built.dataset
+        data, task = self.built.dataset, self.built.task
         metadata = SetMetadata(
             method=self.built.experiment.method["name"],
             round=number,
             data=data.name,
             class_names=data.class_names,
-            mean=data.scaling.mean,
-            std=data.scaling.std,
-            shape=data.shape,
+            mean=task.scaling.mean,
+            std=task.scaling.std,
+            shape=task.shape,
         )
         self.folder.write_synthetic(sets, metadata)
 
@@ -298,7 +299,17 @@ class Federation:
         if evaluation is not None:  # the method is not judged by its weights
             return evaluation
         scores = score(self.built.task, method.params(state), test)
+        self._keep_confusion(context.round, scores)
         return Evaluation(scores.accuracy, scores.loss, self._by_domain(scores.by_group))
+
+    def _keep_confusion(self, number: int, scores: Scores) -> None:
+        """Keep which classes are taken for which. Its rows are class counts: a private run has
+        none; and with thousands of classes it would be larger than the model."""
+        if self.built.plan is not None or scores.classes > MOST_CLASSES:
+            return
+        if (counts := scores.confusion) is not None:
+            names = list(self.built.dataset.class_names)
+            self.folder.write_confusion(Confusion(number, names, counts.tolist()))
 
     def _by_domain(self, shares: Mapping[int, float]) -> dict[str, float]:
         """Accuracy on the test records of every domain; writers and speakers are too many."""

@@ -72,6 +72,11 @@ class Private(Protocol):
         ...
 
     @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise, in units of the clip: public."""
+        ...
+
+    @property
     def clip(self) -> float:
         """C: the norm that each record's vector is clipped to."""
         ...

@@ -59,11 +59,19 @@ class Rng:
 
 
 @contextmanager
-def borrowed(generator: torch.Generator) -> Iterator[None]:
-    """Within the block, PyTorch's global generator draws from this stream.
+def borrowed(generator: torch.Generator, device: torch.device | None = None) -> Iterator[None]:
+    """Within the block, PyTorch's global generator draws from this stream, which advances.
 
-    The global generator's state is restored afterwards.
+    The global generator's state is restored afterwards. An accelerator's own generator is seeded
+    from the stream: its draws differ from the CPU's, and are the same on every call.
     """
-    with torch.random.fork_rng(devices=[]):
+    on = device if device is not None and device.type != "cpu" else None
+    kind = on.type if on is not None else "cuda"
+    with torch.random.fork_rng(devices=[on] if on is not None else [], device_type=kind):
         torch.set_rng_state(generator.get_state())
-        yield
+        if on is not None:
+            torch.get_device_module(on).manual_seed(int(torch.randint(2**62, ())))
+        try:
+            yield
+        finally:
+            generator.set_state(torch.get_rng_state())

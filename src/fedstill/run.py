@@ -5,9 +5,9 @@ import inspect
 import os
 import shlex
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +15,46 @@ import torch
 
 from fedstill.build import BuiltExperiment, UserObjects, build_resolved, path_of
 from fedstill.config import Experiment, check_types, spelled_out
-from fedstill.config.nested import merged, nested, read_toml
+from fedstill.config.nested import convert, merged, nested, read_toml
 from fedstill.config.registry import check_method
 from fedstill.config.resolve import resolve_with_method
-from fedstill.data import Dataset
+from fedstill.data import Dataset, DataSettings
+from fedstill.data.in_memory import dataset_from
 from fedstill.engine.base import Engine
 from fedstill.engine.faults import FaultyEngine, describe
 from fedstill.engine.flower import require_flower
 from fedstill.engine.local import local_engine
-from fedstill.errors import BudgetSpent, FedstillError, Interrupted, RequestError, RunError
+from fedstill.errors import (
+    BudgetSpent,
+    FedstillError,
+    Interrupted,
+    RequestError,
+    RunError,
+    printable,
+)
 from fedstill.federation import Federation
+from fedstill.forecast import forecast
 from fedstill.models import Model
 from fedstill.observe.observer import Observer
+from fedstill.observe.progress import ProgressConsole, progress_for
+from fedstill.observe.trackers import Observers, tracker
 from fedstill.report import write_report
+from fedstill.result import Inputs, Result
 from fedstill.runs.folder import RunFolder
-from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
+from fedstill.runs.metrics import Holdings, Summary
 from fedstill.runs.provenance import this_session
 from fedstill.runs.unpublished import Digests
-from fedstill.types import Params
 from fedstill.version import VERSION
 
+_MOST_OWNERS, _LONGEST_OWNER = 6, 40  # names of owners in a run's first line, and their characters
+
 MakeEngine = Callable[[Federation], Engine]
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a run."""
-
-    folder: Path
-    summary: Summary
-    metrics: list[RoundMetrics]
-    model: Model
-    params: Params
 
 
 def run(
     method: Any = None,
     *,
-    data: str | Path | Dataset | None = None,
+    data: Any = None,
     data_dir: str | Path | None = None,
     clients: int | None = None,
     partition: str | None = None,
@@ -61,6 +63,7 @@ def run(
     epsilon: float | None = None,
     delta: float | None = None,
     model: str | Model | torch.nn.Module | None = None,
+    features: str | torch.nn.Module | None = None,
     engine: str | None = None,
     workers: int | None = None,
     device: str | None = None,
@@ -69,13 +72,20 @@ def run(
     resume: bool = False,
     set: Mapping[str, Any] | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
+    track: str | Sequence[str] = (),
     observer: Observer | None = None,
+    progress: bool = True,
 ) -> Result:
     """Run one federated experiment; the same options as ``fedstill run``.
 
-    Beyond names, ``method`` may be a method object, ``data`` a ``Dataset`` (see
-    ``fedstill.arrays``) and ``model`` a ``Model`` or an ``nn.Module``. ``set`` takes dotted keys,
+    Beyond names, ``method`` may be a method object, ``model`` a ``Model`` or an ``nn.Module``, and
+    ``features`` a frozen network whose outputs one linear layer is trained on. ``data`` may be a
+    ``Dataset`` (see ``fedstill.arrays``), ``(X, y)``, a torch ``Dataset``, a
+    pandas frame, a Hugging Face ``Dataset`` or ``DatasetDict``, a dict of ``train`` and ``test`` of
+    these, or a list or a dict by name of any of these: one per client. ``set`` takes dotted keys,
     ``config`` a TOML file or a table; ``set`` wins over the options, and they win over ``config``.
+    ``progress`` shows the rounds on a terminal, in a notebook, or as lines on standard error;
+    ``observer`` gets every event (see :class:`fedstill.Observer`).
 
     >>> result = fedstill.run("fedavg", rounds=5, set={"method.local_epochs": 2})
     >>> result.summary.accuracy
@@ -85,6 +95,7 @@ def run(
     options = {
         "method": method if isinstance(method, str) else None,
         "model": model if isinstance(model, str) else None,
+        "features": features if isinstance(features, str) else None,
         "data.name": data if isinstance(data, str) else None,
         "data.dir": None if data_dir is None else str(data_dir),
         "clients": clients,
@@ -98,30 +109,43 @@ def run(
         "device": device,
         "seed": seed,
     }
-    objects = _user_objects(method, data, model)
     table = read_toml(Path(config)) if isinstance(config, str | Path) else dict(config or {})
     check_types(table)
-    request = merged(
-        spelled_out(table),
-        objects.request,
+    given = spelled_out(table)
+    chosen = merged(
         spelled_out(nested({k: v for k, v in options.items() if v is not None})),
         spelled_out(nested(set or {})),
     )
-    return execute(request, objects=objects, out=out, resume=resume, observer=observer)
+    data = _dataset(data, merged(given, chosen))
+    objects = _user_objects(method, data, model, features)
+    request = merged(given, objects.request, chosen)
+    trackers = [tracker(name) for name in ([track] if isinstance(track, str) else track)]
+    shown = progress_for(ProgressConsole(stderr=True)) if progress else None
+    watchers = [each for each in (shown, observer) if each is not None]
+    try:
+        together = Observers(watchers, trackers)
+        return execute(request, objects=objects, out=out, resume=resume, observer=together)
+    finally:
+        if shown is not None:
+            shown.stop()
 
 
-def _user_objects(method: Any, data: Any, model: Any) -> UserObjects:
+def _dataset(data: Any, request: Mapping[str, Any]) -> Any:
+    """Data in memory as a ``Dataset``, read as the request's ``[data]`` section says; a name or a
+    ``Dataset`` as it is."""
+    if isinstance(data, str | Dataset | None):
+        return data
+    section = {key: value for key, value in request.get("data", {}).items() if key != "name"}
+    return dataset_from(data, convert(section, DataSettings, "data"))
+
+
+def _user_objects(method: Any, data: Any, model: Any, features: Any) -> UserObjects:
     """Those arguments that are objects and not names, checked."""
     name = path_of(model)
-    if isinstance(model, torch.nn.Module):
-        model = Model.from_module(model)
-    if not isinstance(data, str | Dataset | None):
-        raise RequestError(
-            f"data: expected a name, a path or a Dataset, got {type(data).__name__}; "
-            "fedstill.arrays(...) makes a Dataset from arrays"
-        )
-    if not isinstance(model, str | Model | None):
+    if not isinstance(model, str | Model | torch.nn.Module | None):
         raise RequestError(f"model: expected a name, a Model or an nn.Module, got {model!r}")
+    if not isinstance(features, str | torch.nn.Module | None):
+        raise RequestError(f"features: expected a name or an nn.Module, got {features!r}")
     if inspect.isclass(method):
         raise RequestError(f"method: give an object, {method.__name__}(...), or a name")
     if method is not None and not isinstance(method, str):
@@ -131,6 +155,7 @@ def _user_objects(method: Any, data: Any, model: Any) -> UserObjects:
         None if isinstance(data, str) else data,
         None if isinstance(model, str) else model,
         name,
+        features if isinstance(features, torch.nn.Module) else None,
     )
 
 
@@ -154,7 +179,7 @@ def execute(
         request = merged(folder.read_config(), request)
     elif folder is not None:
         folder.refuse_unless_free()
-    experiment, method = resolve_with_method(request, objects.method)
+    experiment, method = resolve_with_method(request, objects.method, objects.data)
     if engine is None:
         _refuse_unless_possible(experiment, objects)
     built = build_resolved(experiment, method, objects).planned()
@@ -166,16 +191,37 @@ def execute(
     )  # refuses settings that do not fit the model before any file is written
     if folder is None:
         folder = RunFolder.claim(built.experiment.method["name"], built.dataset.name)
+    observer = observer or Observer()
     if resume:
-        folder.reopen(built.experiment.table, summary, digests)
+        shorter = _shorter(built, folder)
+        before = folder.read_config().get("rounds")
+        folder.reopen(built.experiment.table, summary, digests, shorter)
+        if shorter is not None:
+            observer.note(
+                f"extended from {before} to {built.experiment.rounds} rounds; what depends on the "
+                "number of rounds, such as a learning-rate decay, uses the new one from here on"
+            )
     else:
         folder.create(built.experiment.table, built.partition, digests)
     try:
         built = built.with_ledgers(folder.path / "ledger")
         make_engine = engine or _engine_by_name
-        return _run_in(folder, built, summary, observer or Observer(), make_engine)
+        return _run_in(folder, built, summary, observer, make_engine)
     finally:
         folder.close()
+
+
+def _shorter(built: BuiltExperiment, folder: RunFolder) -> Summary | None:
+    """The summary of the run as it was begun, if this request extends it by some rounds."""
+    rounds = folder.read_config().get("rounds")
+    if not isinstance(rounds, int) or built.experiment.rounds <= rounds:
+        return None
+    if built.plan is not None:
+        raise RequestError(
+            f"--rounds {built.experiment.rounds}: the noise of this private run was chosen for "
+            f"{rounds} rounds; start a new run with another --out"
+        )
+    return _first_summary(replace(built, experiment=replace(built.experiment, rounds=rounds)))
 
 
 def _engine_by_name(federation: Federation) -> Engine:
@@ -242,7 +288,20 @@ def _first_summary(built: BuiltExperiment) -> Summary:
         version=VERSION,
         accountant=built.plan.accountant if built.plan else None,
         privacy=built.plan.promise if built.plan else None,
+        owners=_owners(built),
     )
+
+
+def _owners(built: BuiltExperiment) -> str | None:
+    """Whose records became clients; of a private run not by name."""
+    data = built.dataset
+    if built.experiment.partition != "natural" or built.method.pooled:
+        return None
+    names = [printable(name) for name in data.group_names[: built.partition.clients]]
+    if built.plan is not None or not names or max(map(len, names)) > _LONGEST_OWNER:
+        return f"one per {data.owned_by or 'owner'}"
+    shown = ", ".join(names[:_MOST_OWNERS]) + (", ..." if len(names) > _MOST_OWNERS else "")
+    return f"one per {data.owned_by or 'owner'} ({shown})"
 
 
 def _private_defaults(built: BuiltExperiment) -> str | None:
@@ -251,6 +310,14 @@ def _private_defaults(built: BuiltExperiment) -> str | None:
     settings = built.experiment.method
     kept = [f"{k} = {v}" for k, v in defaults.items() if settings.get(k) == v]
     return f"defaults of a private run: {', '.join(kept)}" if kept else None
+
+
+def _small_rounds(built: BuiltExperiment) -> str | None:
+    """A participation that leaves one client per round, to be shown to the user."""
+    candidates, share = len(built.candidates), built.experiment.participation
+    if share == 1.0 or candidates == 1 or built.clients_per_round > 1:
+        return None
+    return f"participation = {share:g} of {candidates} clients is one client per round"
 
 
 def _choices(built: BuiltExperiment) -> str | None:
@@ -290,17 +357,24 @@ def _run_in(
         federation.begin()
         rounds, status = built.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
-        for note in (_choices(built), _private_defaults(built)):
+        start = built.model.start_note if federation.round == 0 else None
+        for note in (_choices(built), _private_defaults(built), start, _small_rounds(built)):
             if note:
                 observer.note(note)
         if (faults := built.experiment.faults) is not None:
             observer.note(describe(faults))
         if federation.round < rounds:
+            expected = forecast(built)
+            folder.write_forecast(expected)
+            observer.forecast(expected)
             with make_engine(federation) as engine:
                 try:
                     while federation.round < rounds:
-                        federation.step(engine)
+                        took = federation.step(engine).seconds
                         conclude("running")
+                        if expected.seconds_per_round is None:
+                            expected = replace(expected, seconds_per_round=took)
+                            folder.write_forecast(expected)
                 except BudgetSpent as end:  # as planned: the model so far is kept
                     status = "budget spent"
                     observer.note(str(end))
@@ -309,7 +383,8 @@ def _run_in(
         summary = conclude(status)
     _write_report(folder.path, observer)
     observer.finished(folder.path, summary)
-    return Result(folder.path, summary, federation.history, built.task.model, params)
+    inputs = Inputs.of(built.dataset)
+    return Result(folder.path, summary, federation.history, built.model, params, inputs)
 
 
 def _write_report(folder: Path, observer: Observer) -> None:

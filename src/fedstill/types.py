@@ -15,6 +15,7 @@ Everything else that ``Method`` declares has a default; a method overrides what 
 (docs/architecture.md, "What a method may add"). A runnable toy is in ``docs/contributing.md``.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from fedstill.wire.schema import Schema
 
 Params = dict[str, Tensor]
+
+_CHUNK_PIXELS = 64 * 64 * 64  # of all images that are computed at a time
 
 S = TypeVar("S")  # server state
 D = TypeVar("D")  # message down
@@ -92,6 +95,13 @@ class Task:
     precision: torch.dtype = torch.float32
     kind: Kind = "other"  # what the records show: public, from the catalogue or the shape
     sent_bits: int | None = None  # per pixel of a set on its way up; None: no fixed levels
+
+    @property
+    def chunk(self) -> int:
+        """How many inputs are computed at a time: as many as suit the model, and fewer where images
+        are large, so that their activations fit into memory."""
+        pixels = math.prod(self.shape[1:]) if len(self.shape) == 3 else 1
+        return max(1, min(self.model.chunk, _CHUNK_PIXELS // max(1, pixels)))
 
     def casting(self) -> AbstractContextManager[Any]:
         """Inside, networks compute in ``precision`` where that is sound; weights and gradients stay
@@ -220,11 +230,21 @@ class Method(ABC, Generic[S, D, C, U]):
     # ``synthetic`` returns what each client sent, so that a ``[defence]`` can judge it; the server
     # multiplies ``Reply.trust`` into the clients' weights.
     sends_sets: ClassVar[bool] = False
+    # The new weights are an average of the clients' trained weights: then the running statistics of
+    # batch norms may be among them.
+    averages_weights: ClassVar[bool] = False
     # Defaults of a private run, for settings that the user did not set.
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
     # Of these: the first decides what the others mean, as an optimiser does for its learning rate.
     # A private default of the others is used only with the private default of the first.
     PRIVATE_TOGETHER: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    # Settings of the experiment that the request left open, e.g. {"rounds": 1}.
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    # The sampling rate of a private run that sets none. 1: every access reads all records, which is
+    # best where one release is used for many steps.
+    private_rate: ClassVar[float] = 0.1
+    # Nothing is drawn without privacy: the model does not depend on the seed.
+    deterministic: ClassVar[bool] = False
     # What to do instead of a ``[defence]``, if the clients send no sets.
     instead_of_defence: ClassVar[str] = "leave it out"
 

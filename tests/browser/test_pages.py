@@ -58,9 +58,32 @@ def test_the_report_draws_everything(page: Page, run: Path, shots: Path) -> None
     assert page.locator("#matrix rect.held").count() > 3
     assert page.locator("#bars svg").count() == 3
     assert page.locator("#contributions .bar").count() == 3
-    assert page.locator("#details-figures svg").count() == 1
+    assert page.locator("#detail-0 svg").count() == 1
+    assert page.locator("#by-class .bar").count() == 4
+    assert page.locator("#confusion rect").count() == 16
+    assert page.locator("#by-client .bar").count() == 3
     painted(page, "3/all/clipped")
     page.screenshot(path=shots / "report.png", full_page=True)
+
+
+def test_contents_lead_to_sections(page: Page, run: Path) -> None:
+    opened(page, run / "report.html")
+    page.locator(".contents a", has_text="Clients").click()
+    expect(page.locator("#clients")).to_be_in_viewport()
+
+
+def test_classes_are_across_in_all_pictures_of_clients(page: Page, run: Path) -> None:
+    opened(page, run / "report.html")
+    layout = page.evaluate(
+        "() => { const found = JSON.parse(document.getElementById('data').textContent).synthetic;"
+        " const plan = layoutOf(found, 'all');"
+        " return [plan.rows, plan.clients.length, plan.labels.length,"
+        " Math.max(...cellsOf(found.rounds[0], plan, 'all').map((c) => c[1]))]; }"
+    )
+    assert layout == [3, 3, 4, 3]  # a row per client; columns 0 to 3 are the classes
+    page.locator("#image-client").select_option("1")
+    painted(page, "3/1/clipped")
+    expect(page.locator("#images-text")).to_contain_text("client 1")
 
 
 def test_markup_in_names_is_text(page: Page, run: Path) -> None:
@@ -209,13 +232,13 @@ def test_the_live_page_follows_the_run_and_its_restart(
     page.locator("#rounds summary").click()
     set_slider(page, "up", 2)
     page.locator("#up").focus()
-    metrics = server.run_folder / "metrics.jsonl"
+    metrics = server.folder / "metrics.jsonl"
     last = json.loads(metrics.read_text().splitlines()[-1])
-    away = server.run_folder.rename(server.run_folder.with_name("away"))
+    away = server.folder.rename(server.folder.with_name("away"))
     expect(page.locator("#live")).to_have_text("waiting", timeout=10_000)
     with (away / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({**last, "round": 4, "accuracy": 0.875}) + "\n")
-    away.rename(server.run_folder)
+    away.rename(server.folder)
     expect(page.locator(".tiles")).to_contain_text("87.50%", timeout=10_000)
     expect(page.locator("#live")).to_have_text("live")
     expect(page.locator("#rounds tbody tr")).to_have_count(4)

@@ -65,7 +65,7 @@ def test_run_and_its_json(tmp_path: Path) -> None:
         (("run", "fedavg", "--bogus"), "No such option"),
         (("run", "fedavg", "--rounds", "x"), "'--rounds': 'x' is not a valid integer"),
         (("rnu",), "No such command 'rnu'"),
-        (("show", "nowhere"), "nowhere: no synthetic sets"),
+        (("show", "nowhere"), "nowhere: no such folder"),
         (("report", "nowhere"), "nowhere: no such folder"),
         (("report", ".", "--port", "80"), "--port: only used with --serve"),
         (("report", ".", "--serve", "--out", "x.html"), "--serve writes no file"),

@@ -1,8 +1,11 @@
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedstill.config.nested import flat, merged, nested, parse_override, read_toml
+from fedstill.config.resolve import resolve
 from fedstill.errors import RequestError
 
 
@@ -34,3 +37,28 @@ def test_config_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("rounds = = 3")
     with pytest.raises(RequestError, match="not valid TOML"):
         read_toml(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ({"method": {"lr": 0.1}}, "method.lr: no such setting; did you mean 'learning_rate'?"),
+        ({"method": {"bs": 8}}, "method.bs: no such setting; did you mean 'batch_size'?"),
+        ({"method": {"epochs": 2}}, "method.epochs: no such setting; did you mean 'local_epochs'?"),
+        (
+            {"method": {"optimiser": "rmsprop"}},
+            "method.optimiser: expected one of 'sgd', 'adam' (it is 'rmsprop')",
+        ),
+        ({"engine": "cloud"}, "engine.name: expected one of 'local', 'flower' (it is 'cloud')"),
+        (
+            {"precision": "half"},
+            "precision: expected one of 'float32', 'bfloat16' (it is 'half')",
+        ),
+    ],
+)
+def test_the_usual_abbreviations_and_the_valid_values_are_named(
+    setting: dict[str, Any], complaint: str
+) -> None:
+    method = {"name": "fedavg", **setting.pop("method", {})}
+    with pytest.raises(RequestError, match=re.escape(complaint)):
+        resolve({"method": method, **setting})

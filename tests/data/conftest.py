@@ -135,5 +135,5 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     monkeypatch.setitem(sys.modules, "flwr_datasets", package)
     monkeypatch.setitem(sys.modules, "datasets", types.ModuleType("datasets"))
     monkeypatch.setitem(sys.modules, "datasets.table", tables)
-    monkeypatch.setattr("fedstill.data.hub._hub_has_address", lambda: True)
+    monkeypatch.setattr("fedstill.data.hub._hub_answers", lambda: True)
     return sets

@@ -91,7 +91,7 @@ def test_other_data_have_another_fingerprint() -> None:
         (np.full((3, 2, 2), np.nan), (0, 1, 1), r"x_train\[0\]: holds NaN"),
         (images(3, 4, 4), (0, 1), "3 records but y_train"),
         (images(3, 4, 4), (0, 1, -2), r"y_train\[2\]: label -2"),
-        (images(3, 4, 4), (0.0, 1.0, 1.0), "give class numbers"),
+        (images(3, 4, 4), (0.0, 0.5, 1.0), "give class numbers"),
         (images(3), (0, 1, 1), "cannot be read as records"),
         (images(0, 4, 4), (), "cannot be read as records"),
         (np.full((3, 4, 4), 300), (0, 1, 1), "no image bytes"),
@@ -115,7 +115,33 @@ def test_splits_must_agree() -> None:
         make(images(3, 4, 4), clients=[1, 2])
 
 
-def test_whole_numbers_as_features_are_refused() -> None:
+def test_whole_numbers_as_features_become_floats() -> None:
     x = np.arange(12).reshape(6, 2)
-    with pytest.raises(RequestError, match="features are whole numbers; convert them to floats"):
-        arrays(x, np.arange(6) % 2, x, np.arange(6) % 2)
+    data = arrays(x, np.arange(6) % 2, x, np.arange(6) % 2)
+    assert data.train.inputs.dtype == torch.float32
+    assert data.train.inputs.tolist() == x.tolist()
+    assert data.table
+
+
+def test_labels_as_words_and_as_floats() -> None:
+    x = images(4, 2, 2)
+    for words in (["b", "a", "b", "a"], np.array(["b", "a", "b", "a"], dtype=object)):
+        data = arrays(x, words, x[:1], ["a"])
+        assert data.class_names == ("a", "b")
+        assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([1, 0, 1, 0], [0])
+    with pytest.raises(RequestError, match=r"y_test\[0\]: class 'c' does not occur"):
+        arrays(x, ["b", "a", "b", "a"], x[:1], ["c"])
+    assert arrays(x, [1.0, 2.0, 1.0, 2.0], x[:1], [2.0]).class_names == ("1", "2")
+
+
+def test_arrays_without_a_test_split() -> None:
+    x, y, who = images(30, 2, 2), np.arange(30) % 2, np.arange(30) // 15
+    with pytest.warns(UserWarning, match="20% of every class of every client"):
+        data = arrays(x, y, clients=who)
+    assert (len(data.train), len(data.test)) == (24, 6)
+    assert data.train.groups is not None
+    assert data.train.groups.bincount().tolist() == [12, 12]
+    with pytest.raises(RequestError, match="give both x_test and y_test"):
+        arrays(x, y, x)
+    with pytest.raises(RequestError, match="too few records to hold some out"):
+        arrays(x[:2], y[:2])

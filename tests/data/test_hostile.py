@@ -224,7 +224,7 @@ def test_images_in_odd_columns(tmp_path: Path) -> None:
     labels = pa.array([0, 1])
     cases = {
         "numbers": (pa.array([1, 2]), "not encoded images"),
-        "texts": (pa.array(["a", "b"]), "not encoded images"),
+        "texts": (pa.array(["a", "b"]), "No such file"),  # paths
         "structs": (pa.array([{"path": "x"}, {"path": "y"}]), "not encoded images"),
         "nested": (pa.array([{"bytes": {"bytes": b"x"}}] * 2), "not encoded images"),
         "nothing": (pa.nulls(2), "not encoded images"),

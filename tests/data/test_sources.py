@@ -1,6 +1,8 @@
 """Names, folders, files and the hub: what each name means, and what a wrong one says."""
 
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -92,9 +94,10 @@ def test_a_data_dir_without_the_set_says_what_it_holds(small_set: Path) -> None:
 def test_a_folder_without_data_names_the_missing_files(tmp_path: Path, small_set: Path) -> None:
     (tmp_path / "bare").mkdir()
     message = refused(DataSettings(name=str(tmp_path / "bare")))
-    assert "train.parquet and " in message
+    assert "train.parquet (or .csv) not found" in message
     (small_set / "test.parquet").unlink()
-    message = refused(DataSettings(name=str(small_set)))
+    small_set.rename(small_set.with_name("mnist"))  # it has an official test split
+    message = refused(DataSettings(name="mnist", dir=str(small_set.parent)))
     assert "test.parquet not found" in message
     assert "train.parquet" not in message
 
@@ -178,8 +181,10 @@ def test_an_npz_file_with_objects_is_never_unpickled(tmp_path: Path) -> None:
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
     assert "single array" in refused(DataSettings(name=str(path)))
-    (tmp_path / "x.csv").write_text("1,2")
-    assert "not an .npz file" in refused(DataSettings(name=str(tmp_path / "x.csv")))
+    (tmp_path / "x.doc").write_text("1,2")
+    assert "not a .csv, .tsv, .parquet, .npz or .txt" in refused(
+        DataSettings(name=str(tmp_path / "x.doc"))
+    )
 
 
 def test_float_npz_is_used_as_it_is(tmp_path: Path) -> None:
@@ -193,7 +198,7 @@ def test_float_npz_is_used_as_it_is(tmp_path: Path) -> None:
 
 def test_the_hub_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
-    monkeypatch.setattr("fedstill.data.hub._hub_has_address", lambda: True)
+    monkeypatch.setattr("fedstill.data.hub._hub_answers", lambda: True)
     message = refused(DataSettings(name="mnist"))
     assert "pip install 'fedstill[hub]'" in message
     assert "--data-dir DIR" in message
@@ -218,22 +223,39 @@ def test_a_hub_data_set_decodes_like_a_file(fake_hub: Hub, small_set: Path, file
     assert from_hub.fingerprint == from_file.fingerprint
     assert torch.equal(from_hub.test.inputs, from_file.test.inputs)
     del fake_hub["some/set", None]["validation"]
-    assert "'valid' is not present" in refused(DataSettings(name="hub:some/set"))
+    with pytest.warns(UserWarning, match="no test split; 20% of every class"):
+        held_out = load(DataSettings(name="hub:some/set"))
+    assert (len(held_out.train), len(held_out.test)) == (9, 3)
 
 
-def test_without_an_address_the_hub_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_the_hub_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that refuses is there; a name that is looked up for ever, or a closed port, not."""
     from fedstill.data import hub
 
-    def no_name(*_: object) -> None:
-        raise OSError("Name or service not known")
+    class Refusing(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(403)
 
-    monkeypatch.setattr(hub, "getproxies", dict)
-    monkeypatch.setattr("fedstill.data.hub.socket.getaddrinfo", no_name)
-    assert not hub._hub_has_address()
-    monkeypatch.setattr("fedstill.data.hub.socket.getaddrinfo", lambda *_: [])
-    assert hub._hub_has_address()
-    monkeypatch.setattr(hub, "getproxies", lambda: {"https": "http://proxy"})
-    assert hub._hub_has_address()
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    monkeypatch.setenv("NO_PROXY", "*")
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        assert hub._hub_answers(patience=60)
+        thread.join()
+    assert not hub._hub_answers(patience=60)  # the port is closed now
+    never = threading.Event()
+
+    def wait(*_: object, **__: object) -> None:
+        never.wait()
+        raise OSError("no such name")
+
+    monkeypatch.setattr(hub, "urlopen", wait)
+    assert not hub._hub_answers(patience=0.01)
+    never.set()
 
 
 def test_palette_images_become_colour(tmp_path: Path) -> None:

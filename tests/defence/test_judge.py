@@ -302,7 +302,7 @@ def test_methods_without_sets_are_refused(method: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"mode": "on"}, "defence.mode: invalid enum value 'on'"),
+        ({"mode": "on"}, "defence.mode: expected one of 'off', 'weigh', 'drop'"),
         ({"mode": "drop", "limit": 0}, "defence.limit: expected float > 0"),
         ({"mode": "drop", "folds": 1}, "defence.folds: expected int >= 2"),
         ({"modes": "drop"}, "defence.modes: no such setting; did you mean 'mode'"),

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,12 +52,12 @@ def test_colour_odd_channels_and_large_images(shape: tuple[int, ...], tmp_path: 
 
 
 def test_many_clients_stay_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    widths = []
-    monkeypatch.setattr("fedstill.draw.sets._MOST_ACROSS", 8)
+    heights = []
+    monkeypatch.setattr("fedstill.draw.sets._MOST_DOWN", 8)
     for clients in (8, 10):
         with Image.open(draw_round(stored(clients=clients), tmp_path)[0]) as image:
-            widths.append(image.width)
-    assert widths[0] == widths[1]
+            heights.append(image.height)
+    assert heights[0] == heights[1]
 
 
 def test_soft_labels_are_sorted_by_their_largest_share(tmp_path: Path) -> None:
@@ -92,3 +93,21 @@ def test_a_run_without_sets_and_inputs_that_are_no_pictures_are_refused(tmp_path
     )
     with pytest.raises(RequestError, match="not pictures"):
         draw_round(vectors, tmp_path)
+
+
+def test_chosen_rounds_and_clients(tmp_path: Path) -> None:
+    for number in (1, 2):
+        sets = {client: stored().of(client) for client in (0, 1)}
+        metadata = replace(about(), round=number)
+        save_sets(tmp_path / "synthetic" / f"round-000{number}.safetensors", sets, metadata)
+    seen: list[tuple[int, int]] = []
+    paths = show(tmp_path, rounds=[2], clients=[1], progress=lambda *at: seen.append(at))
+    assert [p.name for p in paths] == ["round-0002-client-001.png"]
+    assert seen == [(1, 1)]
+    assert len(show(tmp_path)) == 6
+    with pytest.raises(RequestError, match=r"--round 7: no set of that round; .* rounds 1, 2"):
+        show(tmp_path, rounds=[7])
+    with pytest.raises(RequestError, match=r"--client 5: sent no set in round 1; .* of 0, 1"):
+        show(tmp_path, clients=[5])
+    with pytest.raises(RequestError, match="no such folder; name a run folder"):
+        show(tmp_path / "nowhere")

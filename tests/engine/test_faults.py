@@ -9,7 +9,7 @@ import fedstill
 from fedstill.config import resolve
 from fedstill.errors import Interrupted, RequestError, RunError
 from fedstill.observe.observer import Observer
-from fedstill.run import Result
+from fedstill.result import Result
 from fedstill.runs.metrics import RoundMetrics
 
 FAST: dict[str, Any] = {"rounds": 4, "clients": 6, "model": "mlp", "partition": "iid"}

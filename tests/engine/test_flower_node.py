@@ -325,6 +325,77 @@ def test_a_nodes_records_that_do_not_fit_are_refused(
         load_node_data(path, DataSettings(), shape, tuple(str(i) for i in range(classes)))
 
 
+TABLE = "age,sex,sick\n20,f,no\n60,m,yes\n30,f,no\n50,m,yes\n25,f,no\n55,m,yes\n"
+
+
+def table_experiment(folder: Path, **settings: Any) -> BuiltExperiment:
+    """What the server knows: the form of the table, from rows of its own."""
+    path = folder / "server.csv"
+    path.write_text(TABLE)
+    data = {
+        "name": str(path),
+        "label_column": "sick",
+        "ranges": {"age": [20, 60]},
+        "categories": {"sex": ["f", "m"]},
+    }
+    return make_experiment(data=data, partition="nodes", **settings)
+
+
+@pytest.mark.filterwarnings("ignore:.*no test split")
+def test_a_node_reads_its_table_as_the_task_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path / "cache"))
+    built = table_experiment(tmp_path)
+    own = tmp_path / "own.csv"
+    own.write_text("part,outcome,sex,age\ntrain,yes,m,60\ntrain,no,f,20\ntest,no,m,20\n")
+    config = {"partition-id": 1, "folder": str(tmp_path / "node"), "data": str(own)}
+    columns = {"label-column": "outcome", "split-column": "part"}
+    node = node_for(describe(built).text, {**config, **columns})
+    node.introduce()
+    assert node.opened.dataset.train.inputs.tolist() == [[1, 0, 1], [-1, 1, 0]]
+    assert node.opened.dataset.train.labels.tolist() == [1, 0]
+    assert node.answer(first_work(built, 1), silent).error is None
+    other = make_experiment(
+        data={**dict(built.experiment.table["data"]), "ranges": {"age": [0, 100]}},
+        partition="nodes",
+    )
+    with pytest.raises(RequestError, match="another task"):
+        node_for(describe(other).text, {**config, **columns})
+    with pytest.raises(RequestError, match="no column 'label'"):
+        node_for(describe(built).text, config).introduce()
+
+
+@pytest.mark.filterwarnings("ignore:.*no test split")
+@pytest.mark.parametrize(
+    "text", ["", "age,sex\n1,f\n", "age,sex,sick\nold,f,no\n", "\udcff", TABLE], ids=str
+)
+def test_a_private_node_whose_table_cannot_be_read_answers_with_noise(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path / "cache"))
+    privacy = {"sigma": 1.0, "sampling_rate": 0.1, "public_size": 6}
+    built = table_experiment(tmp_path, method="fedsgd", privacy=privacy).planned()
+    own = tmp_path / "own.csv"
+    own.write_bytes(text.encode("utf-8", "surrogateescape"))
+    config = {
+        "partition-id": 1,
+        "folder": str(tmp_path / "node"),
+        "data": str(own),
+        "label-column": "sick",
+    }
+    node = node_for(describe(built).text, config)
+    if text == TABLE:
+        answer = node.answer(first_work(built, 1), silent)
+        assert len(node.opened.dataset.train) == 6
+    else:
+        with pytest.warns(UserWarning, match=r"answers with noise alone|do not fit the task"):
+            answer = node.answer(first_work(built, 1), silent)
+        assert len(node.opened.dataset.train) == 0
+    assert answer.error is None
+    assert answer.message
+
+
 def test_a_class_that_the_task_does_not_know_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Data files: arrays, parquet tables, images, texts, vocabularies."""
+"""Data files: arrays, CSV files, parquet tables, images, texts, vocabularies."""
 
 import io
 import json
@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from fedstill.data import Dataset, DataSettings, load, load_node_data
+from fedstill.data.column import Column
 from fedstill.data.columns import Columns, decode_tables, text_tables
 from fedstill.data.decoded import Decoded
 from fedstill.data.images import ImageForm, decode_images
@@ -119,6 +120,7 @@ def _tables() -> list[pa.Table]:
         ),
         pa.table({"img": pa.array(images), "labels": words.dictionary_encode(), "who": words}),
         pa.table({"image": pa.array(images, pa.large_binary()), "label": [[1]] * 6}),
+        pa.table({"a": [0.5, None, 2.0] * 2, "b": words, "label": [0, 1, 2] * 2, "who": words}),
         pa.table({"text": ["to be or not " * 4] * 6, "who": words}),
         pa.table({"text": pa.array([None] * 6, pa.string()), "who": pa.nulls(6)}),
     ]
@@ -241,7 +243,70 @@ def texts(folder: Path) -> tuple[Make, Check]:
     return make, check
 
 
+_CELLS = (
+    "", "?", "NA", "1", "-1", "1.5", "1e5", "1e999", "-inf", "nan", "0x10", "1,5", "+3", "007",
+    "x", "x" * 2000, '"', '"a,b"', '"a\nb"', "\x00", "\x1b[2J", "\u202e", "\ufffd", "9" * 400,
+    " 2 ", "true", "1979-05-27", "train", "test", "no", "yes", "maybe",
+)  # fmt: skip
+
+
+def csv_files(folder: Path) -> tuple[Make, Check]:
+    """CSV files: bytes, cells, separators, rows of other lengths; read by a run and by a node."""
+    path = folder / "table.csv"
+    rows = [
+        ["age", "sex", "sick", "part"],
+        *[
+            [str(20 + i), "fm"[i % 2], ("no", "yes")[i % 2], "test" if i > 7 else "train"]
+            for i in range(10)
+        ],
+    ]
+    columns = (Column("age", 20.0, 60.0, indicator=True), Column("sex", values=("f", "m")))
+
+    def make(rng: Random) -> tuple[bytes, int]:
+        cells = [list(row) for row in rows]
+        for _ in range(rng.choice((0, 1, 1, 2, 5))):
+            row = rng.choice(cells)
+            kind = rng.random()
+            if kind < 0.7:
+                row[rng.randrange(len(row))] = rng.choice(_CELLS)
+            elif kind < 0.8:
+                row.append(rng.choice(_CELLS))
+            elif kind < 0.9 and len(row) > 1:
+                row.pop()
+            else:
+                cells.remove(row)
+                cells = cells or [["age"]]
+        separator = rng.choice((",", ",", ";", "\t", "|"))
+        end = rng.choice(("\n", "\n", "\r\n", "\r"))
+        data = end.join(separator.join(row) for row in cells).encode("utf-8", "surrogatepass")
+        if rng.random() < 0.3:
+            data = mutated_bytes(data, rng, [data])
+        return data, rng.randrange(6)
+
+    def check(case: tuple[bytes, int]) -> None:
+        data, how = case
+        path.write_bytes(data)
+        named: dict[str, Any] = {"label_column": "sick", "split_column": "part"}
+        if how < 2:
+            split = load_node_data(
+                path, DataSettings(**named), (4,), ("no", "yes"), columns, tolerant=how == 0
+            )
+            assert split.inputs.shape[1:] == (4,)
+            assert torch.isfinite(split.inputs).all()
+            assert set(split.labels.tolist()) <= {0, 1}
+            return
+        if how == 2:
+            named["client_column"] = "sex"
+        public: dict[str, Any] = {"ranges": {"age": (0.0, 90.0)}} if how == 3 else {}
+        if how == 4:
+            named.pop("split_column")
+        _sound(load(DataSettings(name=str(path), **named, **public)))
+
+    return make, check
+
+
 TARGETS = (
+    Target("csv", 0.03, csv_files),
     Target("npz", 0.03, npz),
     Target("parquet", 0.03, parquet),
     Target("images", 0.05, images),

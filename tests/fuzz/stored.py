@@ -13,7 +13,7 @@ from fedstill.records import SyntheticSet
 from fedstill.report.page import report_page
 from fedstill.report.source import open_run
 from fedstill.runs.checkpoint import Checkpoints
-from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
+from fedstill.runs.metrics import Confusion, Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
 from fedstill.runs.sets import SetMetadata, load_set, save_sets
 from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_safetensors
@@ -115,6 +115,7 @@ def pages(folder: Path) -> tuple[Make, Check]:
         "summary.json": msgspec.json.encode(summary),
         "metrics.jsonl": msgspec.json.encode(metrics),
         "holdings.json": msgspec.json.encode(Holdings(["a", "b"], [[1, 2], [3, 4]], 5)),
+        "confusion.json": msgspec.json.encode(Confusion(1, ["a", "b"], [[1, 2], [3, 4]])),
         "sessions.jsonl": msgspec.json.encode(Session("now", "fedstill", {"a": "1"}, {})),
     }
 

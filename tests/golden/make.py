@@ -29,6 +29,8 @@ def machine() -> dict[str, str]:
 def golden_run(name: str) -> dict[str, Any]:
     """Loss, accuracy and bytes of two rounds on the built-in data, and the model's SHA-256."""
     settings = {f"method.{k}": v for k, v in SMALL.get(name, {}).items()}
+    features = "model" in METHODS[name].DEFAULTS
+    network: dict[str, Any] = {"features": "orientation"} if features else {"model.width": 8}
     with tempfile.TemporaryDirectory() as folder:
         result = fedstill.run(
             name,
@@ -36,7 +38,7 @@ def golden_run(name: str) -> dict[str, Any]:
             clients=4,
             workers=1,
             out=Path(folder) / "run",
-            set={"model.width": 8, **settings},
+            set={**network, **settings},
         )
         model = (Path(folder) / "run" / "model.safetensors").read_bytes()
     rounds = [

@@ -47,6 +47,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "pixel_steps": 2,
         "server_epochs": 10,
     },
+    "sketch": {"networks": 2, "images_per_class": 2, "steps": 10, "server_steps": 10},
     "real": {"images_per_class": 2, "server_epochs": 10},
 }
 

@@ -105,7 +105,19 @@ def test_average_pool_is_average_pooling(side: int) -> None:
     assert torch.allclose(average_pool(x), F.avg_pool2d(x, 2))
 
 
-@pytest.mark.parametrize(("shape", "blocks"), [((1, 28, 28), 3), ((1, 8, 8), 2), ((3, 64, 64), 3)])
+@pytest.mark.parametrize(
+    ("shape", "blocks"),
+    [
+        ((1, 28, 28), 3),
+        ((1, 8, 8), 2),
+        ((1, 2, 2), 1),
+        ((3, 64, 64), 3),
+        ((3, 96, 96), 4),
+        ((3, 128, 128), 4),
+        ((3, 224, 224), 5),
+        ((3, 2000, 2000), 6),
+    ],
+)
 def test_depth_follows_the_image(shape: tuple[int, ...], blocks: int) -> None:
     assert ConvNet(shape, 10).blocks == blocks
 
@@ -150,7 +162,7 @@ def test_from_module_is_the_module() -> None:
 def test_from_module_initialises_from_the_stream_and_leaves_global_state_alone() -> None:
     module = OwnNetwork(nn.GroupNorm(2, 4))
     before = torch.get_rng_state()
-    model = Model.from_module(module)
+    model = Model.from_module(module, weights="new")
     one, two, other = (model.init(Rng(seed).torch()) for seed in (1, 1, 2))
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(one[k], two[k]) for k in one)
@@ -174,10 +186,27 @@ def test_frozen_parameters_are_constants() -> None:
     assert torch.equal(before, torch.func.functional_call(module, given, (x,)))
 
 
-def test_given_weights_are_kept_on_request() -> None:
+def test_given_weights_are_kept_unless_new_ones_are_requested() -> None:
     module = OwnNetwork(nn.GroupNorm(2, 4))
-    kept = Model.from_module(module, keep_weights=True).init(Rng(1).torch())
+    model, other = Model.from_module(module), Model.from_module(module, weights="new")
+    kept = model.init(Rng(1).torch())
     assert all(torch.equal(kept[k], v) for k, v in module.named_parameters())
+    assert model.start_note is not None
+    assert other.start_note is None
+    # Where a method wants a newly initialised network, a pretrained one is drawn anew all the same.
+    one, two = model.newly_initialised(Rng(1).torch()), other.init(Rng(1).torch())
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    assert not torch.equal(one["first.weight"], kept["first.weight"])
+
+
+def test_constants_are_part_of_the_description() -> None:
+    module, other = OwnNetwork(nn.GroupNorm(2, 4)), OwnNetwork(nn.GroupNorm(2, 4))
+    trained = [Model.from_module(m).description for m in (module, other)]
+    assert trained[0] == trained[1]  # weights are sent
+    for frozen in (module, other):
+        frozen.first.weight.requires_grad_(False)
+    constant = [Model.from_module(m).description for m in (module, other)]
+    assert constant[0] != constant[1]  # constants are not: every process must have the same
 
 
 def test_from_module_refuses_what_would_leak_or_cannot_be_matched() -> None:

@@ -74,7 +74,7 @@ def test_a_missing_package_is_named_with_its_remedy(
 
 def test_all_watchers_are_told_everything() -> None:
     a, b = Calls(), Calls()
-    both = Observers(a, [b])  # type: ignore[arg-type, list-item]
+    both = Observers([a], [b])  # type: ignore[list-item]
     for name in (n for n in vars(Observer) if not n.startswith("_")):
         arguments = tuple(range(getattr(Observer, name).__code__.co_argcount - 1))
         getattr(both, name)(*arguments)
@@ -87,7 +87,7 @@ def test_a_tracker_that_fails_is_left_behind() -> None:
             raise OSError("no route to host")
 
     watcher = Calls()
-    both = Observers(watcher, [Broken()])  # type: ignore[arg-type]
+    both = Observers([watcher], [Broken()])  # type: ignore[list-item]
     both.round_started(1, [0])
     both.round_started(2, [0])
     assert [arguments for arguments, _ in watcher.of("round_started")] == [(1, [0]), (2, [0])]

@@ -59,7 +59,7 @@ def door(folder: Path, records: Records, task: Task, **options: Any) -> PrivateR
         "clip": NO_CLIP,
         "size": max(1, len(records)),
         "classes": torch.arange(task.classes),
-        "chunk": task.model.chunk,
+        "chunk": task.chunk,
         **options,
     }
     ledger = Ledger(folder / "ledger.jsonl", settings["rate"], settings["sigma"])

@@ -3,16 +3,19 @@
 import csv
 import json
 import re
+import tomllib
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import tomli_w
 from PIL import Image
 
 from fedstill.errors import RequestError
-from fedstill.report.compare_page import compare_page, write_comparison
+from fedstill.report.compare_page import compare_page, free_name, staircase, write_comparison
 from fedstill.report.comparison import compare
-from fedstill.report.table import as_latex, as_markdown, shown
+from fedstill.report.table import as_latex, as_markdown, columns, fitting, shown
 from tests.report.folders import written_run
 
 
@@ -63,8 +66,139 @@ def test_labels_say_what_differs(tmp_path: Path) -> None:
     config = folders[1] / "config.toml"
     config.write_text(config.read_text().replace('"iid"', '"classes:2"'))
     assert [e.label for e in compare(folders).entries] == [
-        "fedavg, partition iid",
-        "fedavg, partition classes:2",
+        "partition iid",
+        "partition classes:2",
+    ]
+
+
+def with_settings(folder: Path, **sections: Mapping[str, object]) -> Path:
+    """A run with these settings more: ``method={"mu": 1}``."""
+    config = folder / "config.toml"
+    table = tomllib.loads(config.read_text())
+    for name, settings in sections.items():
+        table[name] = {**table.get(name, {}), **settings}
+    config.write_text(tomli_w.dumps(table))
+    return folder
+
+
+def test_names_hold_only_what_differs_and_epsilon_is_a_column(tmp_path: Path) -> None:
+    each = {"momentum": 0.9}
+    folders = [
+        with_settings(written_run(tmp_path / "a"), method={**each, "local_epochs": 1}),
+        with_settings(written_run(tmp_path / "b"), method={**each, "local_epochs": 2}),
+        with_settings(
+            written_run(tmp_path / "c", each={"epsilon": 3.0}, summary={"epsilon": 3.0}),
+            method={**each, "local_epochs": 1, "weighting": "uniform"},  # a private default
+            privacy={"epsilon": 3.0, "sigma": 1.1, "clip": 1.0, "delta": 1e-5},
+        ),
+        written_run(tmp_path / "d", method="feddm"),
+    ]
+    found = compare(folders)
+    assert [e.label for e in found.entries] == [
+        "fedavg, local_epochs 1",
+        "fedavg, local_epochs 2",
+        "fedavg",
+        "feddm",
+    ]
+    head, rows = shown(found)
+    assert [row[head.index("epsilon")] for row in rows] == ["-", "-", "3.00", "-"]
+
+
+def test_equal_names_are_told_apart_by_the_first_thing_that_differs(tmp_path: Path) -> None:
+    private = {"epsilon": 2.0, "sigma": 1.0}
+    folders = [
+        written_run(tmp_path / "a", accuracy=[0.5]),
+        written_run(tmp_path / "b", accuracy=[0.5, 0.6]),
+        with_settings(
+            written_run(tmp_path / "c", summary={"epsilon": 2.0}, each={"epsilon": 2.0}),
+            privacy=private,
+        ),
+    ]
+    assert [e.label for e in compare(folders[:2]).entries] == [
+        "fedavg, rounds 1",
+        "fedavg, rounds 2",
+    ]
+    assert [e.label for e in compare(folders[1:]).entries] == [
+        "fedavg, no privacy",
+        "fedavg, epsilon 2",
+    ]
+
+
+def test_the_lead_counts_runs_and_compares_bytes_at_equal_accuracy(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    idle = written_run(tmp_path / "idle", accuracy=[0.1], method="real", each={"up_bytes": 1})
+    page = compare_page(compare([*folders, idle], 0.6), tmp_path)
+    assert "<h1>4 runs on digits</h1>" in page  # two of them are seeds of one
+    assert "To reach 60%, which 2 of 3 did" in page
+    assert "“fedprox” uploaded the fewest bytes: 1.0 kB" in page  # not the idle one
+    one = compare_page(compare([idle]), tmp_path)
+    assert "<h1>1 run of real on digits</h1>" in one
+    assert "fewest" not in one
+
+
+def test_the_table_fits_into_80_columns(tmp_path: Path) -> None:
+    folders = [
+        with_settings(
+            written_run(tmp_path / str(n), seed=n % 2, accuracy=[0.5 + n / 100] * 3),
+            method={"a_setting_with_a_long_name": n // 2, "another_one": f"value-{n // 2}"},
+        )
+        for n in range(4)
+    ]
+    found = compare(folders)
+    for width in (60, 80, 120, 300):
+        wanted, widths = fitting(found, width)
+        assert sum(widths) + 2 * (len(widths) - 1) <= width
+        heads = [column.head for column in wanted]
+        assert heads[0] == "run"
+        assert "accuracy" in heads
+    assert len(heads) == len(columns(found))  # on a wide terminal nothing is left out
+
+
+def test_nothing_is_overwritten(folders: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert free_name(out) == out
+    write_comparison(compare(folders), out)
+    before = out.read_bytes()
+    assert free_name(out) == tmp_path / "page-2.html"
+    with pytest.raises(RequestError, match=r"page\.html exists.*--overwrite"):
+        write_comparison(compare(folders[:1]), out)
+    assert out.read_bytes() == before
+    out.unlink()
+    with pytest.raises(RequestError, match=r"page\.csv exists"):  # the other files count too
+        write_comparison(compare(folders[:1]), out)
+    write_comparison(compare(folders[:1]), out, overwrite=True)
+    assert out.read_bytes() != before
+    assert free_name(out, overwrite=True) == out
+
+
+def test_a_folder_of_runs_stands_for_all_of_them(folders: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "elsewhere").symlink_to(folders[0])
+    found = compare([tmp_path])
+    assert found.runs == 3
+    assert not found.left_out
+
+
+def test_reports_are_linked(folders: list[Path], tmp_path: Path) -> None:
+    nasty = written_run(tmp_path / 'x" onclick="alert(1)', method="real")
+    for run in (folders[0], nasty):
+        (run / "report.html").write_text("x")
+    page = compare_page(compare([*folders, nasty]), tmp_path / "pages")
+    links = re.findall(r'<a href="(\./[^"]*)"', page)
+    assert links == ["./../a0/report.html", "./../x%22%20onclick%3D%22alert%281%29/report.html"]
+    assert 'onclick="alert' not in page
+
+
+def test_the_front_is_a_staircase() -> None:
+    assert staircase([]) == []
+    assert staircase([(1.0, 0.5)]) == [(1.0, 0.5)]
+    assert staircase([(1.0, 0.5), (3.0, 0.8), (4.0, 0.9)]) == [
+        (1.0, 0.5),
+        (3.0, 0.5),
+        (3.0, 0.8),
+        (4.0, 0.8),
+        (4.0, 0.9),
     ]
 
 
@@ -88,7 +222,7 @@ def test_what_cannot_be_compared_is_told_and_the_rest_shown(
     assert "other: on other data (letters) than the rest (digits)" in left_out
     assert "empty: an empty folder" in left_out
     assert "gone: no such folder" in left_out
-    assert all(text.split(":")[0] in compare_page(found) for text in found.left_out)
+    assert all(text.split(":")[0] in compare_page(found, tmp_path) for text in found.left_out)
     with pytest.raises(RequestError, match="no such folder"):
         compare([tmp_path / "gone"])
 
@@ -129,7 +263,7 @@ def test_everything_is_written(folders: list[Path], tmp_path: Path) -> None:
 
 
 def test_the_page_holds_every_seed(folders: list[Path]) -> None:
-    page = compare_page(compare(folders))
+    page = compare_page(compare(folders), folders[0].parent)
     found = re.search(r'id="data">(.*?)</script>', page, re.S)
     assert found
     data = json.loads(found[1])

@@ -17,9 +17,9 @@ from fedstill.errors import RequestError
 from fedstill.observe.observer import Observer
 from fedstill.records import SyntheticSet
 from fedstill.report import sprites, write_report
-from fedstill.report.embed import data_script, document
+from fedstill.report.embed import data_script
 from fedstill.report.page import report_page
-from fedstill.report.sentences import command, epsilon_explained, sentence
+from fedstill.report.sentences import command, departures, epsilon_explained, sentence
 from fedstill.report.source import open_run
 from fedstill.runs.sets import SetMetadata, load_set, save_sets
 from tests.report.folders import NASTY, feddm_run, written_run
@@ -53,7 +53,7 @@ def test_the_page_needs_nothing_from_outside(run: Path) -> None:
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", page)
     assert not re.search(r"@import|url\(\s*['\"]?http", page)
     # Only the page's script may run, and it may reach nothing.
-    code = re.search(r"</script><script>(.*)</script></body>", page, re.S) or re.search(
+    code = re.search(r"</script>\n<script>(.*)</script></body>", page, re.S) or re.search(
         r"<script>(.*)</script></body>", page, re.S
     )
     assert code
@@ -75,7 +75,6 @@ def test_json_cannot_end_its_element() -> None:
     script = data_script("data", value)
     assert script.count("<") == 2
     assert json.loads(script[script.index(">") + 1 : script.rindex("<")]) == value
-    assert "<title>a &lt;b&gt; c</title>" in document("a <b> c", "", ())
 
 
 def test_a_failing_page_does_not_fail_the_run(
@@ -160,7 +159,7 @@ def test_failed_clients_and_privacy_are_told(tmp_path: Path) -> None:
         summary={"epsilon": 2.0, "delta": 1e-5},
     )
     page = report_page(open_run(folder))
-    assert "refused: &#x27;images&#x27; &lt;too large&gt;" in page
+    assert "refused: &#39;images&#39; &lt;too large&gt;" in page
     assert "Refused, failed or doubted: 3" in page
     assert "by a factor of at most 7.4" in page
     assert "no privacy mechanism" not in page
@@ -177,6 +176,94 @@ def test_a_private_run_does_not_show_who_held_what(tmp_path: Path) -> None:
     assert "class counts are private" in page
     assert data_of(page)["holdings"] is None
     assert data_of(page)["clients"]["records"] == [None, None]
+
+
+def with_counts(folder: Path) -> Path:
+    """A run of two clients and two classes, of which the model knows the first better."""
+    holdings = {"class_names": ["a", NASTY], "counts": [[6, 0], [1, 3]], "test_records": 8}
+    confusion = {"round": 3, "class_names": ["a", NASTY], "counts": [[4, 0], [2, 2]]}
+    (folder / "holdings.json").write_text(json.dumps(holdings))
+    (folder / "confusion.json").write_text(json.dumps(confusion))
+    return folder
+
+
+def test_accuracy_by_class_and_by_client(tmp_path: Path) -> None:
+    folder = with_counts(written_run(tmp_path / "r"))
+    page = report_page(open_run(folder))
+    data = data_of(page)
+    assert data["classes"]["accuracy"] == [1.0, 0.5]
+    assert data["classes"]["counts"] == [[4, 0], [2, 2]]
+    # The first client holds class a alone; of the other's records three of four are of class b.
+    assert data["clients"]["accuracy"] == [1.0, 0.25 * 1.0 + 0.75 * 0.5]
+    assert 'id="confusion"' in page
+    assert NASTY not in page
+
+
+def test_a_private_run_shows_no_class_and_no_client(tmp_path: Path) -> None:
+    folder = with_counts(written_run(tmp_path / "r"))
+    with (folder / "config.toml").open("a") as file:
+        file.write("[privacy]\nsigma = 1.0\n")
+    page = report_page(open_run(folder))
+    assert data_of(page)["classes"] is None
+    assert data_of(page)["clients"]["accuracy"] is None
+    assert 'id="confusion"' not in page
+    assert 'id="by-client"' not in page
+
+
+def test_a_run_keeps_its_confusion_matrix(run: Path) -> None:
+    found = json.loads((run / "confusion.json").read_text())
+    summary = json.loads((run / "summary.json").read_text())
+    right = sum(row[i] for i, row in enumerate(found["counts"]))
+    assert found["round"] == 2
+    assert sum(map(sum, found["counts"])) == 20  # all test records
+    assert right / 20 == pytest.approx(summary["accuracy"])
+
+
+def test_a_class_without_test_records_has_no_accuracy(tmp_path: Path) -> None:
+    folder = with_counts(written_run(tmp_path / "r"))
+    confusion = {"round": 3, "class_names": ["a", "b"], "counts": [[3, 1], [0, 0]]}
+    (folder / "confusion.json").write_text(json.dumps(confusion))
+    data = data_of(report_page(open_run(folder)))
+    assert data["classes"]["accuracy"] == [0.75, None]
+    assert data["clients"]["accuracy"] == [0.75, 0.75]
+    for odd in ([[1]], [[1, 2]], [], [[-1, 2], [3, 10**400]]):
+        (folder / "confusion.json").write_text(json.dumps({**confusion, "counts": odd}))
+        report_page(open_run(folder)).encode()
+
+
+def test_settings_that_depart_from_the_defaults_are_in_view(tmp_path: Path) -> None:
+    folder = written_run(tmp_path / "r")
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace('"fedavg"', '"fedavg"\nlocal_epochs = 7'))
+    found = {key: (value, usual) for key, value, usual in departures(open_run(folder))}
+    assert found["method.local_epochs"] == ("7", "1")
+    assert found["rounds"] == ("3", "20")
+    assert "seed" not in found
+    assert '<td data-head="setting">method.local_epochs</td>' in report_page(open_run(folder))
+
+
+@pytest.mark.parametrize(
+    ("status", "offered"),
+    [("interrupted", True), ("failed", True), ("done", False), ("running", False)],
+)
+def test_the_command_that_resumes(tmp_path: Path, status: str, offered: bool) -> None:
+    folder = written_run(tmp_path / "a run", summary={"status": status})
+    page = html.unescape(report_page(open_run(folder)))
+    assert (f"fedstill run --resume --out '{folder}'" in page) == offered
+
+
+def test_contents_lead_to_the_sections(run: Path) -> None:
+    page = (run / "report.html").read_text()
+    contents = page[page.index('<nav class="contents"') : page.index("</nav>")]
+    names = re.findall(r'href="#([a-z]+)"', contents)
+    assert len(names) > 8
+    assert names == re.findall(r'<section id="([a-z]+)"', page)
+
+
+def test_matching_loss_is_explained(run: Path) -> None:
+    page = (run / "report.html").read_text()
+    assert "matching loss" in page
+    assert "it may rise" in page
 
 
 def test_epsilon_in_words() -> None:

@@ -40,8 +40,8 @@ def test_it_serves_the_page_and_says_when_nothing_changed(server: LiveServer) ->
     assert "connect-src 'self'" in page
     tag = answer.headers["ETag"]
     assert ask(server, "/page", **{"If-None-Match": tag}).status == 304
-    line = (server.run_folder / "metrics.jsonl").read_text().splitlines()[-1]
-    with (server.run_folder / "metrics.jsonl").open("a") as file:
+    line = (server.folder / "metrics.jsonl").read_text().splitlines()[-1]
+    with (server.folder / "metrics.jsonl").open("a") as file:
         file.write(line.replace('"round": 3', '"round": 4').replace("0.8", "0.95") + "\n")
     newer = ask(server, "/page", **{"If-None-Match": tag})
     assert newer.status == 200
@@ -49,12 +49,12 @@ def test_it_serves_the_page_and_says_when_nothing_changed(server: LiveServer) ->
 
 
 def test_it_survives_a_restart_of_the_run(server: LiveServer) -> None:
-    away = server.run_folder.with_name("away")
-    server.run_folder.rename(away)
+    away = server.folder.with_name("away")
+    server.folder.rename(away)
     assert ask(server, "/").status == 503
-    (server.run_folder).mkdir()
+    (server.folder).mkdir()
     assert ask(server, "/").status == 503
-    shutil.copytree(away, server.run_folder, dirs_exist_ok=True)
+    shutil.copytree(away, server.folder, dirs_exist_ok=True)
     assert ask(server, "/").status == 200
 
 
@@ -80,7 +80,7 @@ def test_nothing_but_get(server: LiveServer, method: str) -> None:
     ],
 )
 def test_no_path_leads_anywhere(server: LiveServer, path: str) -> None:
-    (server.run_folder.parent / "secret.txt").write_text("secret")
+    (server.folder.parent / "secret.txt").write_text("secret")
     answer = ask(server, path)
     assert answer.status == 404
     assert b"secret" not in answer.read()
@@ -104,6 +104,6 @@ def test_wrong_requests(tmp_path: Path, server: LiveServer) -> None:
     with pytest.raises(RequestError, match="an empty folder"):
         open_server(tmp_path / "empty", None)
     with pytest.raises(RequestError, match=f"--port {server.server_port}"):
-        open_server(server.run_folder, server.server_port)
+        open_server(server.folder, server.server_port)
     with pytest.raises(RequestError, match="--port 70000"):
-        open_server(server.run_folder, 70000)
+        open_server(server.folder, 70000)

@@ -75,7 +75,7 @@ def test_a_record_more_changes_no_public_byte_but_through_releases(
         fedstill.run(method, data=dataset(records), out=folders[-1], set=settings, **FAST)
     first, second = map(public_files, folders)
     assert {"summary.json", "metrics.jsonl", "report.html", "model.safetensors"} <= set(first)
-    assert "holdings.json" not in first
+    assert not {"holdings.json", "confusion.json"} & set(first)
     assert set(first) == set(second)
     for name in first:
         assert first[name] == second[name], name
@@ -111,6 +111,7 @@ def test_a_public_run_keeps_all_in_one_place(tmp_path: Path) -> None:
     result = fedstill.run("fedavg", out=out, set={"model.width": 8}, **FAST)
     assert not (out / "unpublished").exists()
     assert (out / "holdings.json").exists()
+    assert (out / "confusion.json").exists()
     saved = Partition.load(out / "partition.safetensors")
     assert saved.digest == result.summary.partition_sha256
     assert RunFolder(out).read_digests().data_sha256 == result.summary.data_sha256
@@ -166,6 +167,7 @@ def as_before(private: Path, older: Path) -> dict[str, Any]:
     (older / "summary.json").write_text(json.dumps({**summary, **digests}))
     holdings = {"class_names": ["a"], "counts": [[7], [5], [3]], "test_records": 3}
     (older / "holdings.json").write_text(json.dumps(holdings))
+    (older / "confusion.json").write_text('{"round": 1, "class_names": ["a"], "counts": [[7]]}')
     return digests
 
 
@@ -177,8 +179,10 @@ def test_older_folders_are_shown_without_and_tidied_when_resumed(
     page = write_report(older).read_text()
     assert not any(digest in page for digest in digests.values())
     assert open_run(older).holdings is None
+    assert open_run(older).confusion is None
     fedstill.run(out=older, resume=True)
     assert not (older / "holdings.json").exists()
+    assert not (older / "confusion.json").exists()
     assert (older / "unpublished" / "partition.safetensors").exists()
     for name, data in public_files(older).items():
         assert not any(digest.encode() in data for digest in digests.values()), name

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from fedstill.models import MLP
 from fedstill.records import Records, Scaling, Split
 from fedstill.rng import Rng
-from fedstill.steps.scores import calibration_error, per_class_accuracy, score
+from fedstill.steps.scores import Scores, calibration_error, per_class_accuracy, score
 from fedstill.types import Task
 
 
@@ -58,3 +58,15 @@ def test_scores_count_and_average() -> None:
     assert scores.calibration_error == calibration_error(confidence, right)
     weighted = sum((s or 0) * int((labels == c).sum()) for c, s in enumerate(scores.per_class))
     assert abs(weighted / 37 - accuracy) < 1e-9
+
+
+def test_confusion_is_counted_record_by_record() -> None:
+    labels, predicted = torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 1, 1, 2, 0, 2])
+    right = (labels == predicted).double()
+    scores = Scores(0.0, right, 4, labels=labels, predicted=predicted)
+    expected = torch.zeros(4, 4, dtype=torch.long)
+    for label, chosen in zip(labels.tolist(), predicted.tolist(), strict=True):
+        expected[label, chosen] += 1
+    assert scores.confusion is not None
+    assert scores.confusion.equal(expected)
+    assert Scores(0.0, right, 4).confusion is None

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedstill.cli.tune import TrialBar, watcher_for
 from fedstill.draw.console import Console
+from fedstill.tune.progress import TrialBar, watcher_for
 from fedstill.tune.search import FinishedTrial
 from fedstill.tune.space import Candidate
 from fedstill.tune.training import DEFAULT_TRAINING

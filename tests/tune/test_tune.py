@@ -128,9 +128,16 @@ def test_the_page_has_the_figures_and_needs_no_network(whole: Tuned) -> None:
     page = (whole.folder / "tune.html").read_text()
     for heading in ("How the best was found", "What mattered", "Settings and accuracy"):
         assert heading in page
-    assert "Plotly.newPlot" in page
+    assert len(page) < 150_000  # the limit is 1.5 MB; a plotting library alone has more
     assert not re.search(r'<(script|link|img)[^>]+(src|href)="https?:', page)
     assert page.count("<tr>") == 1 + 7
+    found = re.search(r'id="data">(.*?)</script>', page, re.S)
+    assert found
+    data = json.loads(found[1])
+    done = [t["value"] for t in data["trials"] if t["state"] == "complete"]
+    assert max(done) == whole.winner.value
+    for part in data["parts"]:
+        assert part["reason"] or set(part["importance"]) == set(part["params"])
 
 
 @pytest.mark.parametrize(

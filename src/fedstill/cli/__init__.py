@@ -17,6 +17,7 @@ from fedstill.cli import (
     deploy,
     evaluate,
     export,
+    new,
     partition,
     privacy,
     report,
@@ -42,7 +43,7 @@ app = typer.Typer(
 app.command("run")(run.run_command)
 app.command("reproduce")(reproduce.reproduce_command)
 app.command("partition")(partition.partition_command)
-app.command("privacy")(privacy.privacy_command)
+app.command("privacy", no_args_is_help=True)(privacy.privacy_command)
 app.command("audit")(audit.audit_command)
 app.command("show")(show.show_command)
 app.command("tune")(tune.tune_command)
@@ -50,6 +51,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("export")(export.export_command)
 app.command("compare")(compare.compare_command)
 app.command("report")(report.report_command)
+app.command("new")(new.new_command)
 app.command("list")(list_.list_command)
 app.add_typer(deploy.app, name="deploy")
 

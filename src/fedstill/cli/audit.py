@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from fedstill.cli import options
-from fedstill.config.nested import merged
+from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
-from fedstill.errors import RequestError
-from fedstill.evaluate.audited import FILE, audit_method, audit_run
+from fedstill.evaluate.audited import FILE
+from fedstill.evaluate.auditing import audit
 from fedstill.privacy.audit import POWER_SHARE, Audit, AuditReport, AuditSettings, Finding
 from fedstill.runs.folder import RunFolder
 
@@ -72,67 +72,26 @@ def audit_command(
     private form with one client; if it makes images, a run without privacy is attacked too.
     RUN: the configuration of a finished run; the result is kept there as audit.json.
     """
-    settings = AuditSettings(canaries, confidence, seed)
-    _check(settings, epsilon, delta, rounds, q)
-    asked = options.given(
-        {
-            "data.name": data,
-            "data.dir": None if data_dir is None else str(data_dir),
-            "model.name": model,
-            "rounds": rounds,
-            "privacy.epsilon": epsilon,
-            "privacy.delta": delta,
-            "privacy.sampling_rate": q,
-        }
+    result = audit(
+        what,
+        data=data,
+        data_dir=data_dir,
+        model=model,
+        epsilon=epsilon,
+        delta=delta,
+        canaries=canaries,
+        rounds=rounds,
+        q=q,
+        confidence=confidence,
+        seed=seed,
+        set=dict(parse_override(text) for text in set_ or ()),
     )
-    wanted = merged(asked, options.overrides(set_))
-    console = Console(highlight=False, soft_wrap=True)
-    folder = RunFolder(Path(what))
-    if folder.holds_run:
-        fixed = sorted(wanted.keys() - {"rounds"})
-        if fixed:
-            raise RequestError(
-                f"audit: {what} is a run, whose configuration is audited as it is; drop the "
-                f"options that set {', '.join(fixed)}"
-            )
-        result = audit_run(folder, rounds, settings)
-    else:
-        if Path(what).is_dir() or "/" in what:
-            raise RequestError(f"audit: {what}: no run here; name a method or a run folder")
-        privacy = {"delta": 1e-5, "sampling_rate": 1.0}
-        if "expected_batch" in wanted.get("privacy", {}):
-            del privacy["sampling_rate"]
-        if "sigma" not in wanted.get("privacy", {}):
-            privacy["epsilon"] = 3.0
-        base = {"method": {"name": what}, "privacy": privacy}
-        result = audit_method(merged(base, wanted), settings)
+    console, folder = Console(highlight=False, soft_wrap=True), RunFolder(Path(what))
     _print(console, result, folder)
     if json:
         options.print_json(result.table)
     if result.refuted:
         raise typer.Exit(1)
-
-
-def _check(
-    settings: AuditSettings,
-    epsilon: float | None,
-    delta: float | None,
-    rounds: int | None,
-    q: float | None,
-) -> None:
-    ranges = (
-        ("--epsilon", epsilon, 0, 100),
-        ("--delta", delta, 0, 0.1),
-        ("--q", q, 0, 1),
-        ("--confidence", settings.confidence, 0.5, 0.9999),
-        ("--canaries", settings.canaries, 15, 100_000),
-        ("--rounds", rounds, 0, 1000),
-    )
-    for name, value, low, high in ranges:
-        if value is not None and not low < value <= high:
-            raise RequestError(
-                f"audit: {name} = {value:g}: must be above {low:g}, at most {high:g}"
-            )
 
 
 def _print(console: Console, result: AuditReport, folder: RunFolder) -> None:

@@ -8,13 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedstill.cli import options
-from fedstill.config.nested import convert, parse_override
+from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
-from fedstill.draw.numbers import in_percent
+from fedstill.draw.numbers import counted, in_percent
 from fedstill.evaluate.evaluation import TRAINING, Evaluated, NetworkScores, evaluate
-from fedstill.observe.progress import ProgressConsole
-from fedstill.steps.scores import Scores
-from fedstill.steps.training import Training
 
 _MANY_CLASSES = 20  # of more, only the worst are shown
 _WORST = 10
@@ -83,36 +80,23 @@ def evaluate_command(
     last round are tested. A set is scored by newly initialised networks that are trained on it
     alone: mean and standard deviation over several of them, for each architecture in --models.
     """
-    errors = ProgressConsole(stderr=True)
-
-    def report(network: str, number: int, numbers: int, scores: Scores) -> None:
-        line = f"{network}: network {number}/{numbers}, accuracy {in_percent(scores.accuracy)}"
-        errors.print(line, markup=False, highlight=False, soft_wrap=True)
-
     evaluated = evaluate(
         source,
-        models=[name.strip() for name in models.split(",") if name.strip()] if models else None,
+        models=models,
         networks=networks,
-        training=convert(
-            {
-                "learning_rate": learning_rate,
-                "momentum": momentum,
-                "batch_size": batch_size,
-                "epochs": epochs,
-                "schedule": schedule,
-                "augment": augment,
-                "balanced": balanced,
-            },
-            Training,
-            "evaluate",
-        ),
+        epochs=epochs,
         steps=steps,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        batch_size=batch_size,
+        schedule=schedule,
+        augment=augment,
+        balanced=balanced,
         data=data,
-        data_dir=None if data_dir is None else str(data_dir),
+        data_dir=data_dir,
         device=device,
         seed=seed,
         set=dict(parse_override(text) for text in set_ or ()),
-        progress=report,
     )
     _print(evaluated)
     if json:
@@ -121,7 +105,11 @@ def evaluate_command(
 
 def _print(evaluated: Evaluated) -> None:
     console = Console(highlight=False)
-    images = f"the set has {evaluated.images} images, " if evaluated.images else ""
+    if evaluated.note:
+        console.print(f"note: {evaluated.note}", markup=False, soft_wrap=True)
+    images = ""
+    if evaluated.images:
+        images = f"the set of round {evaluated.round} has {counted(evaluated.images, 'image')}, "
     console.print(f"{images}tested on {evaluated.data}", markup=False)
     table = Table(box=None)
     for name in ("of", "network", "weights", "accuracy", "loss", "calibration"):

@@ -9,6 +9,7 @@ from rich.text import Text
 from fedstill.data import SOURCES
 from fedstill.draw.console import Console
 from fedstill.errors import RequestError, did_you_mean
+from fedstill.features import FEATURES
 from fedstill.methods import METHODS, describe_method
 from fedstill.models import MODELS
 from fedstill.reproduce.recipe import load_recipe, recipe_names
@@ -25,6 +26,7 @@ def _kinds() -> dict[str, dict[str, str]]:
         "methods": {name: _described(cls) for name, cls in METHODS.items()},
         "data": {name: source.description for name, source in SOURCES.items()},
         "models": {name: entry.description for name, entry in MODELS.items()},
+        "features": {name: entry.description for name, entry in FEATURES.items()},
         "recipes": {name: load_recipe(name).contents.title for name in recipe_names()},
     }
 
@@ -32,12 +34,14 @@ def _kinds() -> dict[str, dict[str, str]]:
 def list_command(
     kind: Annotated[
         str | None,
-        typer.Argument(help="methods, data, models or recipes.", show_default="all of them"),
+        typer.Argument(
+            help="methods, data, models, features or recipes.", show_default="all of them"
+        ),
     ] = None,
 ) -> None:
-    """List the methods, data sets, models and recipes, each with one line.
+    """List the methods, data sets, models, feature maps and recipes, each with one line.
 
-    KIND is methods, data, models or recipes; without it, all of them.
+    KIND is methods, data, models, features or recipes; without it, all of them.
     """
     kinds = _kinds()
     if kind is not None and kind not in kinds:

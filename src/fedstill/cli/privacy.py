@@ -9,6 +9,7 @@ from rich.table import Table
 
 from fedstill.cli import options
 from fedstill.draw.console import Console
+from fedstill.draw.numbers import counted
 from fedstill.draw.privacy import epsilon_figure
 from fedstill.errors import RequestError
 from fedstill.evaluate.audited import kept_audit
@@ -63,6 +64,9 @@ def privacy_command(
     plan = _checked(rounds, accesses, q, delta, accountant, epsilon, sigma)
     answer: dict[str, object] = {"rounds": rounds, "accesses": accesses, "q": q, "delta": delta}
     console = Console(highlight=False)
+    # Accounting takes seconds to minutes, and has no steps that could be counted.
+    errors = Console(stderr=True, highlight=False)
+    errors.print(f"accounting for {counted(plan.total, 'access')} ({accountant}) ...")
     noise = plan.sigma(epsilon) if sigma is None and epsilon is not None else sigma
     assert noise is not None
     if sigma is None:
@@ -70,7 +74,9 @@ def privacy_command(
     elif epsilon is not None:
         afford = plan.affordable(epsilon, noise)
         answer["affordable_rounds"] = afford
-        console.print(f"sigma {noise:g} affords {afford} rounds within epsilon {epsilon:g}")
+        console.print(
+            f"sigma {noise:g} affords {counted(afford, 'round')} within epsilon {epsilon:g}"
+        )
     points = by_round(plan, noise)
     answer |= {"sigma": noise, "epsilon": points[-1][1], "accountant": accountant}
     answer["by_round"] = [{"round": r, "epsilon": e} for r, e in points]

@@ -11,9 +11,10 @@ from fedstill.report import write_report
 
 
 def report_command(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, or a folder of runs.")],
     out: Annotated[
-        Path | None, typer.Option(help="HTML file to write.", show_default="RUN/report.html")
+        Path | None,
+        typer.Option(help="HTML file to write.", show_default="RUN/report.html or RUN/index.html"),
     ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Show the run live, on this machine only.")
@@ -25,16 +26,17 @@ def report_command(
 ) -> None:
     """Write a run as one self-contained HTML page, or show it live.
 
-    RUN is the folder of a run that is done, failed or still running. With --serve the page is at a
-    local address and follows the run, also through restarts; Ctrl-C stops it.
+    RUN is the folder of a run that is done, failed or still running, or a folder such as runs/:
+    then the page lists all the runs in it, to sort and filter. With --serve the page is at a local
+    address and follows the runs, also through restarts; Ctrl-C stops it.
     """
     console = Console(highlight=False, soft_wrap=True)
     if serve:
-        from fedstill.report.serve import serve_run
+        from fedstill.report.serve import serve as serve_live
 
         if out is not None:
             raise RequestError("--out: --serve writes no file; leave one of them out")
-        serve_run(run, port, lambda address: console.print(f"live at {address} (Ctrl-C stops it)"))
+        serve_live(run, port, lambda address: console.print(f"live at {address} (Ctrl-C stops it)"))
         return
     if port is not None:
         raise RequestError("--port: only used with --serve; add it")

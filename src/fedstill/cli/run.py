@@ -8,9 +8,7 @@ import typer
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
-from fedstill.draw.numbers import in_bytes, in_percent, in_time
-from fedstill.observe.progress import ProgressConsole, progress_for
-from fedstill.observe.trackers import Observers, tracker
+from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
 from fedstill.run import run
 from fedstill.runs.metrics import RoundMetrics, Summary
 
@@ -48,6 +46,13 @@ def run_command(
             show_default="convnet-small; gru for text",
         ),
     ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="Train one linear layer on these: a name of `fedstill list features`, or "
+            "package.module:function.",
+        ),
+    ] = None,
     engine: Annotated[
         str | None, typer.Option(help="Where clients run: local or flower.", show_default="local")
     ] = None,
@@ -83,32 +88,28 @@ def run_command(
     With no options: the built-in digits, 10 clients with very different classes (Dirichlet 0.1).
     After Ctrl-C, --resume continues the run.
     """
-    watcher = progress_for(ProgressConsole(stderr=True))
-    trackers = [tracker(name) for name in track or ()]
-    try:
-        result = run(
-            method,
-            data=data,
-            data_dir=data_dir,
-            clients=clients,
-            partition=partition,
-            participation=participation,
-            rounds=rounds,
-            epsilon=epsilon,
-            delta=delta,
-            model=model,
-            engine=engine,
-            workers=workers,
-            device=device,
-            seed=seed,
-            out=out,
-            resume=resume,
-            config=config,
-            set=dict(parse_override(text) for text in set_ or ()),
-            observer=Observers(watcher, trackers),
-        )
-    finally:
-        watcher.stop()
+    result = run(
+        method,
+        data=data,
+        data_dir=data_dir,
+        clients=clients,
+        partition=partition,
+        participation=participation,
+        rounds=rounds,
+        epsilon=epsilon,
+        delta=delta,
+        model=model,
+        features=features,
+        engine=engine,
+        workers=workers,
+        device=device,
+        seed=seed,
+        out=out,
+        resume=resume,
+        config=config,
+        set=dict(parse_override(text) for text in set_ or ()),
+        track=track or (),
+    )
     _print_outcome(result.folder, result.summary)
     if result.metrics:  # none where the budget allowed no round
         _print_domains(result.metrics[-1])
@@ -129,10 +130,11 @@ def _print_outcome(folder: Path, summary: Summary) -> None:
     networks = summary.details.get("networks", 0)
     spread = ""
     if networks:
-        spread = f" ± {in_percent(summary.details['accuracy_std'])} ({networks:.0f} networks)"
+        number = counted(round(networks), "network")
+        spread = f" ± {in_percent(summary.details['accuracy_std'])} ({number})"
     console.print(
         f"accuracy [bold]{in_percent(summary.accuracy)}[/bold]{spread} "
-        f"after {summary.rounds_done} rounds, "
+        f"after {counted(summary.rounds_done, 'round')}, "
         f"{in_bytes(summary.up_bytes)} up, {in_bytes(summary.down_bytes)} down, "
         f"{in_time(summary.seconds)}"
     )

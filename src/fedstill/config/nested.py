@@ -5,7 +5,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -156,7 +156,31 @@ def convert(table: Any, kind: type[T], path: str) -> T:
         value = flat(table).get(inner)
         shown = f" (it is {_shown(value)})" if value is not None else ""
         text = complaint[0].lower() + complaint[1:].replace("`", "")
+        if text.startswith("invalid enum value") and (choices := _choices(_hint(kind, inner))):
+            text = f"expected one of {', '.join(map(repr, choices))}"
         raise RequestError(f"{key}: {text}{shown}") from None
+
+
+def _hint(kind: Any, dotted: str) -> Any:
+    """The type of a setting inside a dataclass."""
+    for name in filter(None, dotted.split(".")):
+        kind = _dataclass_in(kind)
+        if not dataclasses.is_dataclass(kind):
+            return None
+        kind = get_type_hints(kind, include_extras=True).get(name.partition("[")[0])
+    return kind
+
+
+def _choices(hint: Any) -> list[Any]:
+    """The values that a type of literals allows."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [choice for part in get_args(hint) for choice in _choices(part)]
+
+
+def _dataclass_in(kind: Any) -> Any:
+    """A section that may be left out is a dataclass or None."""
+    return next((k for k in get_args(kind) if dataclasses.is_dataclass(k)), kind)
 
 
 def _shown(value: Any) -> str:
@@ -168,8 +192,7 @@ def _shown(value: Any) -> str:
 
 
 def _refuse_unknown_keys(table: Any, kind: Any, path: str) -> None:
-    # A section that may be left out is a dataclass or None.
-    kind = next((k for k in get_args(kind) if dataclasses.is_dataclass(k)), kind)
+    kind = _dataclass_in(kind)
     if not isinstance(table, Mapping) or not dataclasses.is_dataclass(kind):
         return
     hints = get_type_hints(kind)

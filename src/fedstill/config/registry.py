@@ -1,19 +1,19 @@
 """Finding and building methods and models: by a built-in name, or by ``package.module:Name``."""
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from torch import nn
 
 from fedstill.config.nested import Table, convert
 from fedstill.errors import RequestError, did_you_mean
+from fedstill.imports import import_object
 from fedstill.methods import METHODS
 from fedstill.models import MODELS, Model, ModelEntry
+from fedstill.models.model import StartWeights
+from fedstill.models.module import ModuleNorm
 from fedstill.rng import Rng, borrowed
 from fedstill.types import AnyMethod, Method
 
@@ -76,40 +76,59 @@ def _user_model(
     comes from ``rng``, so that every process builds the same.
     """
     make = import_object("model", name)
+    ours = {k: v for k, v in settings.items() if k in _MODULE_SETTINGS and not _names(make, k)}
+    own = {k: v for k, v in settings.items() if k not in ours}
     try:
         with borrowed(rng.torch()):
-            built = make(shape, classes, **settings)
+            built = make(shape, classes, **own)
     except Exception as error:  # whatever the user's code raises
         reason = f"{type(error).__name__}: {error}"
         raise RequestError(f"model: {name}(shape, classes, ...): {reason}") from error
+    return supplied_model(built, {"name": name, **ours})
+
+
+def supplied_model(built: Any, section: Mapping[str, Any]) -> Model:
+    """A user-supplied ``Model``, or ``nn.Module`` treated as ``[model]`` says."""
+    table = settings_of(section)
     if isinstance(built, nn.Module):
-        built = Model.from_module(built)
+        settings = convert(table, ModuleSettings, "model")
+        return Model.from_module(built, settings.layers, settings.weights, settings.norm)
     if not isinstance(built, Model):
-        raise RequestError(f"model: {name} returned {type(built).__name__}, not a network")
+        raise RequestError(
+            f"model: {section['name']} returned {type(built).__name__}, not a network"
+        )
+    if table and section["name"] not in MODELS:
+        key = next(iter(table))
+        raise RequestError(f"model.{key}: a Model object has its settings; leave it out")
     return built
+
+
+@dataclass(frozen=True)
+class ModuleSettings:
+    """What ``[model]`` may set for a user-supplied ``nn.Module``: see ``models/module.py``.
+
+    A function that makes the network and has a parameter of that name gets it instead.
+    """
+
+    weights: StartWeights = "keep"
+    norm: ModuleNorm | None = None
+    layers: list[str] | None = None
+
+
+_MODULE_SETTINGS = [field.name for field in fields(ModuleSettings)]
+
+
+def _names(make: Any, parameter: str) -> bool:
+    """Whether this function has a parameter of that name (``**settings`` does not name any)."""
+    try:
+        return parameter in inspect.signature(make).parameters
+    except (TypeError, ValueError):  # not a function, or one without a signature
+        return False
 
 
 def settings_of(section: Mapping[str, Any]) -> Table:
     """A ``[method]`` or ``[model]`` section without its name."""
     return {key: value for key, value in section.items() if key != "name"}
-
-
-def import_object(key: str, path: str) -> Any:
-    """The object that ``package.module:Name`` names; ``key`` is the setting that asked for it."""
-    module_name, _, attribute = path.partition(":")
-    # A command does not have the user's folder on its path, as `python script.py` has.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's code raises while it is imported
-        reason = f"{type(error).__name__}: {error}"
-        raise RequestError(f"{key}: cannot import '{module_name}': {reason}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise RequestError(f"{key}: '{module_name}' has no '{attribute}'")
-        found = getattr(found, part)
-    return found
 
 
 def _unknown(kind: str, name: str, valid: Iterable[str]) -> RequestError:

@@ -20,10 +20,20 @@ from fedstill.config.experiment import (
     Partitioning,
     WireSettings,
 )
-from fedstill.config.nested import Table, as_table, convert, flat, refuse_deep, without_none
+from fedstill.config.nested import (
+    Table,
+    as_table,
+    convert,
+    flat,
+    merged,
+    refuse_deep,
+    without_none,
+)
 from fedstill.config.registry import build_method, find_method, find_model, settings_of
-from fedstill.data import CHARACTERS, SOURCES, DataSettings, Source, parse_partition
+from fedstill.data import CHARACTERS, SOURCES, Dataset, DataSettings, parse_partition
+from fedstill.data.expected import Expected, expected_from, expected_of
 from fedstill.errors import RequestError, did_you_mean
+from fedstill.methods import METHODS
 from fedstill.models import DEFAULT_MODEL
 from fedstill.types import AnyMethod
 from fedstill.wire import find_codec
@@ -36,26 +46,30 @@ _CODEC_OF_SETS = "bits8+zstd"  # of images, it keeps records' pixels exactly
 _DECIDES_WITH_FAULTS = "engine.round_timeout"  # it is what makes a slow client late
 
 
-def resolve(request: Mapping[str, Any], method: AnyMethod | None = None) -> Experiment:
+def resolve(
+    request: Mapping[str, Any], method: AnyMethod | None = None, data: Dataset | None = None
+) -> Experiment:
     """The experiment that this request asks for, with every setting resolved.
 
-    ``method`` is a user-supplied object that replaces the one that ``method.name`` names.
+    ``method`` and ``data`` are user-supplied objects that replace what the request names.
     """
-    return resolve_with_method(request, method)[0]
+    return resolve_with_method(request, method, data)[0]
 
 
 def resolve_with_method(
-    request: Mapping[str, Any], method: AnyMethod | None = None
+    request: Mapping[str, Any], method: AnyMethod | None = None, data: Dataset | None = None
 ) -> tuple[Experiment, AnyMethod]:
     """The experiment, and its method, which is built once and supplies the defaults."""
-    table = spelled_out(request)
+    table = _with_method_defaults(spelled_out(request), method)
     table.setdefault("method", {})
     table.setdefault("model", {})
-    source = _known_data(table)
-    if source is not None and source.partition is not None:
-        table.setdefault("partition", source.partition)
-    if isinstance(table["model"], dict):
-        table["model"] = {"name": _default_model(source), **table["model"]}
+    model = table["model"]
+    if "partition" not in table or (isinstance(model, dict) and "name" not in model):
+        expected = expected_of(data) if data is not None else _expected_from(table)
+        if expected.partition is not None:
+            table.setdefault("partition", expected.partition)
+        if isinstance(model, dict):
+            table["model"] = {"name": expected.model or DEFAULT_MODEL, **model}
     experiment = convert(table, Experiment, "")
     if experiment.privacy is not None:
         experiment.privacy.check()
@@ -97,9 +111,8 @@ def resolve_partitioning(request: Mapping[str, Any]) -> Partitioning:
     """The part of a request that says who holds which records; its other settings are checked."""
     table = spelled_out(request)
     check_types(table)
-    source = _known_data(table)
-    if source is not None and source.partition is not None:
-        table.setdefault("partition", source.partition)
+    if "partition" not in table and (natural := _expected_from(table).partition) is not None:
+        table["partition"] = natural
     names = {field.name for field in dataclasses.fields(Partitioning)}
     for key in flat(table):
         if key.partition(".")[0] not in names:
@@ -126,12 +139,24 @@ def check_types(request: Mapping[str, Any]) -> None:
 
 
 def spelled_out(request: Mapping[str, Any]) -> Table:
-    """The request without open options, and ``method = "fedavg"`` written as a table."""
+    """The request without open options, and ``method = "fedavg"`` written as a table.
+
+    ``features = "scatter"`` stands for a linear layer on that feature map.
+    """
     refuse_deep(dict(request), "configuration")
-    return {
+    table = {
         key: {"name": value} if key in _SHORTHANDS and isinstance(value, str) else value
         for key, value in without_none(request).items()
     }
+    if "features" in table:
+        model = table.get("model", {})
+        if not isinstance(model, dict) or model.get("name", "linear") != "linear":
+            raise RequestError(
+                "features: a feature map belongs to model 'linear'; leave the model out"
+            )
+        feature_map = table.pop("features")
+        table["model"] = {"name": "linear", **model, "feature_map": feature_map}
+    return table
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -148,15 +173,18 @@ def deciding(table: Mapping[str, Any]) -> Table:
     return {k: v for k, v in sorted(settings.items()) if k not in free}
 
 
-def _known_data(table: Mapping[str, Any]) -> Source | None:
-    """The entry of the requested data set, with its default partition and model."""
-    data = table.get("data")
-    name = data.get("name") if isinstance(data, Mapping) else None
-    return SOURCES.get(name) if isinstance(name, str) else None
+def _expected_from(table: Mapping[str, Any]) -> Expected:
+    """The default partition and model for the requested data."""
+    return expected_from(convert(table.get("data", {}), DataSettings, "data"))
 
 
-def _default_model(source: Source | None) -> str:
-    return (source.model if source else None) or DEFAULT_MODEL
+def _with_method_defaults(table: Table, method: AnyMethod | None) -> Table:
+    """The request over the settings that its method prefers where the request leaves them open."""
+    section = table.get("method")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if method is None and (not isinstance(name, str) or (name not in METHODS and ":" not in name)):
+        return table  # refused later, with the reason
+    return merged(dict((method or find_method(str(name))).DEFAULTS), table)
 
 
 def _check_name(key: str, section: Mapping[str, Any]) -> None:

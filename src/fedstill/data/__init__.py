@@ -5,6 +5,7 @@ from fedstill.data.cache import cache_folder
 from fedstill.data.corrupt import CorruptSettings, mislabelled
 from fedstill.data.dataset import Dataset
 from fedstill.data.kind import kind_of
+from fedstill.data.mapped import mapped
 from fedstill.data.node_data import load_node_data
 from fedstill.data.partition import (
     RULES,
@@ -37,6 +38,7 @@ __all__ = [
     "kind_of",
     "load",
     "load_node_data",
+    "mapped",
     "mislabelled",
     "parse_partition",
     "partition",

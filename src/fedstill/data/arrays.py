@@ -14,8 +14,17 @@ from torch import Tensor
 
 from fedstill.data.dataset import Dataset
 from fedstill.data.decoded import Decoded
+from fedstill.data.held_out import SHARE, hold_out_evenly, say_held_out
 from fedstill.data.images import resize_images
-from fedstill.data.labels import check_labels, check_names, number_classes, number_groups
+from fedstill.data.labels import (
+    check_class_names,
+    check_labels,
+    check_names,
+    match_names,
+    number_classes,
+    number_groups,
+    number_more_groups,
+)
 from fedstill.data.limits import refuse_expanding
 from fedstill.data.scaling import choose_scaling
 from fedstill.errors import FedstillError, RequestError
@@ -29,8 +38,8 @@ _MOST_NAMED = 20  # arrays of a file, in a message
 def arrays(
     x_train: ArrayLike,
     y_train: ArrayLike,
-    x_test: ArrayLike,
-    y_test: ArrayLike,
+    x_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
     *,
     name: str = "arrays",
     class_names: Sequence[str] | None = None,
@@ -42,18 +51,45 @@ def arrays(
 
     Images are [N, C, H, W], [N, H, W] or (channels 1, 3 or 4 last) [N, H, W, C]; where both
     readings fit, channels come first. Bytes 0..255 stay bytes and are scaled as other images
-    are. Floats are used as they are unless ``mean`` and ``std`` are given. ``clients`` names
-    the natural owner of each training record, for ``partition="natural"``.
+    are. Floats are used as they are unless ``mean`` and ``std`` are given. Labels are numbers or
+    words. ``clients`` names the owner of each training record: each becomes a client. Without a
+    test split, a fifth of every class of every owner is held out.
     """
+    if (x_test is None) != (y_test is None):
+        raise RequestError(f"{name}: give both x_test and y_test, or neither")
+    if x_test is None:
+        x, y = _array(x_train), _array(y_train)
+        _refuse_other_length(y, len(x), name, "train")
+        owners = None if clients is None else _owners(clients, len(y), name)
+        held = held_out_rows(y, owners, SHARE, 0, name)
+        x_train, y_train, x_test, y_test = x[~held], y[~held], x[held], y[held]
+        clients = None if owners is None else owners[~held]
     decoded = decode_arrays(x_train, y_train, x_test, y_test, name, class_names, clients)
+    return dataset_of(decoded, name, mean, std)
+
+
+def held_out_rows(
+    labels: NDArray[Any], owners: NDArray[Any] | None, share: float, seed: int, place: str
+) -> NDArray[np.bool_]:
+    """Which records are held out for the test, said aloud."""
+    held = hold_out_evenly(labels, owners, share, seed)
+    if not held.any():
+        raise RequestError(f"{place}: too few records to hold some out; give a test split")
+    say_held_out(place, share, owners is not None)
+    return held
+
+
+def dataset_of(
+    decoded: Decoded, name: str, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> Dataset:
+    """The data set of arrays that are checked: bytes are scaled as other images are."""
     raw = decoded.train.inputs.dtype == torch.uint8
-    scaling = choose_scaling(mean, std, None if raw else (), decoded.channels, name)
     return Dataset(
         name=name,
         train=decoded.train,
         test=decoded.test,
         class_names=decoded.class_names,
-        scaling=scaling,
+        scaling=choose_scaling(mean, std, None if raw else (), decoded.channels, name),
         fingerprint=decoded.fingerprint(),
         group_names=decoded.group_names,
     )
@@ -68,6 +104,7 @@ def decode_arrays(
     class_names: Sequence[str] | None = None,
     clients: ArrayLike | None = None,
     image_size: int | None = None,
+    test_clients: ArrayLike | None = None,
 ) -> Decoded:
     """Arrays checked and converted to the common form; ``place`` names them in messages."""
     inputs = {
@@ -85,17 +122,27 @@ def decode_arrays(
     def where(split: str) -> Any:
         return lambda row: f"{place}, y_{split}[{row}]"
 
-    names = tuple(class_names or number_classes(train_labels, where("train")))
+    if train_labels.dtype.kind == "U" or test_labels.dtype.kind == "U":
+        words = train_labels.astype(np.str_), test_labels.astype(np.str_)
+        train_labels, test_labels, found = match_names(*words, where("test"))
+        names = check_class_names(found, f"{place}, y_train")
+        if class_names and tuple(class_names) != names:
+            raise RequestError(f"{place}: class_names are not the words of y_train in order")
+    elif class_names:
+        names = tuple(class_names)
+    else:
+        numbered = number_classes(train_labels, where("train"))
+        train_labels = numbered.positions(train_labels)
+        test_labels = numbered.checked(test_labels, where("test"))
+        names = numbered.names
     groups: Tensor | None = None
+    test_groups: Tensor | None = None
     group_names: tuple[str, ...] = ()
     if clients is not None:
-        owners = _array(clients)
-        if owners.shape != train_labels.shape:
-            raise RequestError(
-                f"{place}: clients has shape {owners.shape} but there are "
-                f"{len(train_labels)} training records; give each one an owner"
-            )
-        groups, group_names = number_groups(owners)
+        groups, group_names = number_groups(_owners(clients, len(train_labels), place))
+        if test_clients is not None:
+            test_owners = _array(test_clients)
+            test_groups, group_names = number_more_groups(test_owners, group_names)
         check_names(group_names, f"{place}, clients")
     return Decoded(
         Split(
@@ -106,6 +153,7 @@ def decode_arrays(
         Split(
             torch.from_numpy(inputs["test"]),
             check_labels(test_labels, len(names), where("test")),
+            test_groups,
         ),
         names,
         group_names,
@@ -240,8 +288,8 @@ def _checked_numbers(x: NDArray[Any], place: str) -> NDArray[Any]:
             raise RequestError(f"{place}[{bad[0]}]: holds NaN or infinity; fix or remove it")
         return x
     if np.issubdtype(x.dtype, np.integer):
-        if x.ndim == 2:
-            raise RequestError(f"{place}: features are whole numbers; convert them to floats")
+        if x.ndim == 2:  # features
+            return x.astype(np.float32)
         if x.min() >= 0 and x.max() <= 255:
             return x.astype(np.uint8)
         raise RequestError(
@@ -251,13 +299,37 @@ def _checked_numbers(x: NDArray[Any], place: str) -> NDArray[Any]:
     raise RequestError(f"{place}: holds {x.dtype}; give uint8 or floats")
 
 
-def _labels(values: ArrayLike, records: int, place: str, split: str) -> NDArray[np.int64]:
-    y = _array(values)
+def _owners(clients: ArrayLike, records: int, place: str) -> NDArray[Any]:
+    owners = _array(clients)
+    if owners.shape != (records,):
+        raise RequestError(
+            f"{place}: clients has shape {owners.shape} but there are {records} training records; "
+            "give each one an owner"
+        )
+    return owners.astype(np.str_) if owners.dtype == object else owners
+
+
+def _refuse_other_length(y: NDArray[Any], records: int, place: str, split: str) -> None:
     if y.shape != (records,):
         raise RequestError(
             f"{place}: x_{split} holds {records} records but y_{split} has shape {y.shape}; "
             "give one label per record"
         )
+
+
+def _labels(values: ArrayLike, records: int, place: str, split: str) -> NDArray[Any]:
+    """Labels as whole numbers, or as words."""
+    y = _array(values)
+    _refuse_other_length(y, records, place, split)
+    if y.dtype == object and all(isinstance(word, str) for word in y.tolist()):
+        y = y.astype(np.str_)
+    if y.dtype.kind == "U":
+        return y
+    if np.issubdtype(y.dtype, np.floating) and bool(np.all(np.abs(y) < 2**53)):
+        whole = y.astype(np.int64)
+        y = whole if bool(np.all(whole == y)) else y
     if not (np.issubdtype(y.dtype, np.integer) or y.dtype == np.bool_):
-        raise RequestError(f"{place}, y_{split}: holds {y.dtype}; give class numbers 0, 1, ...")
+        raise RequestError(
+            f"{place}, y_{split}: holds {y.dtype}; give class numbers 0, 1, ... or words"
+        )
     return y.astype(np.int64)

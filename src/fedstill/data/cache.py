@@ -14,13 +14,15 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 from safetensors import SafetensorError
 
+from fedstill.data.column import Column
 from fedstill.data.decoded import Decoded
 from fedstill.files import read_safetensors, write_safetensors
 from fedstill.records import Split
 
-FORMAT = 2  # raise it when decoding or the layout of the file changes
+FORMAT = 3  # raise it when decoding or the layout of the file changes
 
 
 def cache_folder() -> Path:
@@ -60,6 +62,7 @@ def cached(
         "fingerprint": fingerprint,
         "class_names": decoded.class_names,
         "group_names": decoded.group_names,
+        "columns": msgspec.to_builtins(decoded.columns),
     }
     try:
         write_safetensors(path, decoded.tensors(), metadata)
@@ -99,6 +102,7 @@ def _read(path: Path) -> tuple[Decoded, str] | None:
             test=Split(tensors["test.inputs"], tensors["test.labels"], tensors.get("test.groups")),
             class_names=tuple(metadata["class_names"]),
             group_names=tuple(metadata["group_names"]),
+            columns=msgspec.convert(metadata["columns"], tuple[Column, ...]),
         )
         # Hashing runs at a gigabyte per second or more: cheap beside training on flipped bits.
         fingerprint = decoded.fingerprint()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from fedstill.data.column import Column
 from fedstill.records import Scaling, Split
 
 
@@ -16,6 +17,8 @@ class Dataset:
     scaling: Scaling
     fingerprint: str  # SHA-256 of the decoded records: the same data give the same runs
     group_names: tuple[str, ...] = field(default=())
+    columns: tuple[Column, ...] = ()  # of a table: what its features are
+    owned_by: str = ""  # what makes a client of partition natural: "file", "value of 'hospital'"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -30,3 +33,8 @@ class Dataset:
     def tokens(self) -> bool:
         """Whether the inputs are numbers of tokens: text, not pixels or measurements."""
         return not self.scaling.mean and not self.train.inputs.is_floating_point()
+
+    @property
+    def table(self) -> bool:
+        """Whether the inputs are rows of features: numbers without a place beside each other."""
+        return self.train.inputs.is_floating_point() and len(self.shape) == 1

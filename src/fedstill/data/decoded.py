@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedstill.data.column import Column
 from fedstill.records import Split
 
 
@@ -17,6 +18,7 @@ class Decoded:
     test: Split
     class_names: tuple[str, ...]
     group_names: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()  # of a table: what its features are
 
     @property
     def channels(self) -> int:

@@ -1,18 +1,22 @@
 """Data sets of the Hugging Face hub, through flwr-datasets (the extra ``fedstill[hub]``)."""
 
 import os
-import socket
+import sys
+import threading
 from collections.abc import Iterable
+from http.client import HTTPException
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
 from fedstill.data.rows import Table
 from fedstill.errors import RequestError
 
+PATIENCE = 3.0  # seconds for the hub to answer
 # Some data sets call their held-out part otherwise; the first name that exists is taken.
 TEST_SPLITS = ("test", "validation", "valid")
 
@@ -25,23 +29,23 @@ def open_hub(
     Where no test split is needed and there is none, there are no test tables. ``folder`` is where
     a local copy would lie in ``--data-dir``.
     """
-    # Both are read when the packages are imported. The first: nobody asked us to report which
-    # data they use. The second: without a network, look into the download folder at once in
-    # place of half a minute of retries.
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    if not _hub_has_address():
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     files_wanted = ["train", "test"] if needs_test else ["train"]
     local = f"--data {folder.partition('/')[0]} --data-dir DIR, with " + " and ".join(
         f"DIR/{folder}/{split}.parquet" for split in files_wanted
     )
-    try:
-        from flwr_datasets import FederatedDataset
-    except ImportError as error:
+    if not _installed("flwr_datasets"):
         raise RequestError(
             f"data set '{name}' comes from the Hugging Face hub: "
             f"pip install 'fedstill[hub]', or give {local}"
-        ) from error
+        )
+    # Both are read when the packages are imported. The first: nobody asked us to report which
+    # data they use. The second: without a network, look into the download folder at once in
+    # place of half a minute of retries.
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    if not _hub_answers():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from flwr_datasets import FederatedDataset
+
     try:
         # No partitioners: partitions are ours (partition/rules.py). Unshuffled: the order of the
         # records is part of the fingerprint.
@@ -58,20 +62,40 @@ def open_hub(
             f"data set '{name}' could not be loaded from the hub ({reason[:160]}); "
             f"without a network give {local}"
         ) from error
-    tables = {which: [_table(split, f"{hub_id} ({which})")] for which, split in splits.items()}
+    tables = {
+        which: [stored_table(split, f"{hub_id} ({which})")] for which, split in splits.items()
+    }
     return tables["train"], tables.get("test", []), files
 
 
-def _hub_has_address() -> bool:
-    """Whether the hub's name resolves; behind a proxy it need not, and we cannot tell."""
-    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
-    if getproxies() or host is None:
-        return True
-    try:
-        socket.getaddrinfo(host, 443)
-    except OSError:
-        return False
-    return True
+def _installed(package: str) -> bool:
+    """Whether it can be imported; nothing is imported yet."""
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    return find_spec(package) is not None
+
+
+def _hub_answers(patience: float = PATIENCE) -> bool:
+    """Whether anything answers at the hub's address, through the proxy if there is one.
+
+    In a thread that nobody waits for: looking up a name may take minutes and has no time limit.
+    """
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    answered: list[bool] = []
+
+    def ask() -> None:
+        try:
+            with urlopen(Request(address, method="HEAD"), timeout=patience):
+                answered.append(True)
+        except HTTPError:  # it says no, but it is there
+            answered.append(True)
+        except (OSError, HTTPException, ValueError):
+            answered.append(False)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(patience)
+    return answered == [True]
 
 
 def _test_split(federated: Any, needed: bool) -> Any:
@@ -85,8 +109,9 @@ def _test_split(federated: Any, needed: bool) -> Any:
     return None
 
 
-def _table(split: Any, place: str) -> Table:
-    """A split in its stored form: images stay encoded, so that all sources decode alike."""
+def stored_table(split: Any, place: str) -> Table:
+    """A ``datasets.Dataset`` in its stored form: images stay encoded, so that all sources decode
+    alike."""
     from datasets.table import embed_table_storage
 
     stored = split.with_format("arrow")

@@ -1,10 +1,12 @@
 """Encoded images into one uint8 array [N, C, H, W]."""
 
 import io
+import itertools
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +32,7 @@ _WORTH_THREADS = 64 * 64
 
 @dataclass(frozen=True)
 class ImageForm:
-    """What every image of a data set is turned into; the first image decides."""
+    """What every image of a data set is turned into."""
 
     channels: int
     height: int
@@ -55,6 +57,29 @@ class ImageForm:
         if size is not None:
             return cls(channels, size, size, resize=True, threads=threads)
         return cls(channels, height, width, resize=False, threads=threads)
+
+    @classmethod
+    def of_most(
+        cls, images: Iterable[Encoded], size: int | None, where: str, channels: int | None = None
+    ) -> "ImageForm":
+        """The first image decides the size, and what most images are decides between grey and
+        colour, unless ``channels`` does."""
+        images = iter(images)
+        first = next(images, None)
+        form = cls.of_first(first, size, where, channels)
+        if channels is not None:
+            return form
+        grey = [is_grey(image) for image in itertools.chain([first], images)]
+        few = min(grey.count(True), grey.count(False))
+        most = 1 if grey.count(True) > grey.count(False) else 3
+        if few:
+            kinds = ("grey", "colour") if most == 3 else ("colour", "grey")
+            warnings.warn(
+                f"{where}: {few:,} of {len(grey):,} images are {kinds[0]}, the others {kinds[1]}: "
+                f"all are read in {kinds[1]}; data.channels = {4 - most} reads them in {kinds[0]}",
+                stacklevel=2,
+            )
+        return replace(form, channels=most)
 
     def empty(self, count: int) -> Bytes:
         """Room for ``count`` images."""
@@ -81,6 +106,15 @@ def decode_images(
     with ThreadPoolExecutor(max_workers=form.threads) as pool:
         for _ in pool.map(decode_chunk, starts):
             pass  # in order, so that the first bad image is the one reported
+
+
+def is_grey(encoded: Encoded) -> bool | None:
+    """Whether an image is grey, from its header; ``None``: it cannot be opened."""
+    try:
+        with _open(encoded) as image:
+            return image.mode in _GREY
+    except Exception:  # decoding reports it, with its place
+        return None
 
 
 def resize_images(images: Bytes, size: int) -> Bytes:

@@ -1,6 +1,7 @@
 """Class labels and owners' names, checked: a wrong label must not reach a loss function."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -46,16 +47,64 @@ def check_labels(labels: NDArray[np.int64], classes: int, where: Where) -> Tenso
     return torch.from_numpy(np.ascontiguousarray(labels))
 
 
-def number_classes(train_labels: NDArray[np.int64], where: Where) -> tuple[str, ...]:
-    """Names "0", "1", ... up to the largest training label, for data without class names."""
-    largest = int(train_labels.max())
+@dataclass(frozen=True)
+class Numbered:
+    """Classes of data that name them by numbers: ``numbers`` are sorted."""
+
+    numbers: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> "Numbered | None":
+        """The classes of these names, if ``number_classes`` made them from numbers."""
+        if not all(name.isascii() and name.isdecimal() and len(name) < 7 for name in names):
+            return None
+        numbers = np.array([int(name) for name in names])
+        return cls(numbers) if np.all(np.diff(numbers) > 0) else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The numbers as names."""
+        return tuple(map(str, self.numbers.tolist()))
+
+    def positions(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The class of each label; -1 for a label that is none of the numbers."""
+        places = np.searchsorted(self.numbers, labels).clip(max=len(self.numbers) - 1)
+        return np.where(self.numbers[places] == labels, places, -1)
+
+    def checked(self, labels: NDArray[np.int64], where: Where) -> NDArray[np.int64]:
+        """The same; a label that is none of the numbers is refused."""
+        found = self.positions(labels)
+        unknown = np.flatnonzero(found < 0)
+        if len(unknown):
+            row, first, last = int(unknown[0]), self.numbers[0], self.numbers[-1]
+            raise RequestError(
+                f"{where(row)}: label {labels[row]} is out of range for {len(self.numbers)} "
+                f"classes ({first}..{last}); fix the label, or name another column in "
+                "data.label_column"
+            )
+        return found
+
+
+def number_classes(train_labels: NDArray[np.int64], where: Where) -> Numbered:
+    """The classes of training labels without names.
+
+    Where they begin with 0, all numbers up to the largest are classes, so that a class that is
+    missing by chance keeps its number. Otherwise (1 to 10, say) only the numbers that occur.
+    """
+    smallest, largest = int(train_labels.min()), int(train_labels.max())
+    if smallest < 0:
+        row = int(train_labels.argmin())
+        raise RequestError(
+            f"{where(row)}: label {smallest} is out of range: class numbers are 0 or more; fix the "
+            "label, or name another column in data.label_column"
+        )
     if largest >= MOST_CLASSES:
         row = int(train_labels.argmax())
         raise RequestError(
             f"{where(row)}: label {largest} is too large for a class number; "
             "name the column of class numbers in data.label_column"
         )
-    return tuple(str(label) for label in range(largest + 1))
+    return Numbered(np.unique(train_labels) if smallest else np.arange(largest + 1))
 
 
 def match_names(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,12 +17,14 @@ from torch import Tensor
 
 from fedstill.data.arrays import read_training_arrays
 from fedstill.data.cache import cached
+from fedstill.data.column import Column
 from fedstill.data.decoded import Decoded
 from fedstill.data.folder import class_folders, image_files
 from fedstill.data.images import ImageForm, decode_images
-from fedstill.data.labels import check_labels
-from fedstill.data.sources import DataSettings, parquet_files
-from fedstill.data.tolerant import from_arrays, from_images, from_parquet
+from fedstill.data.labels import Numbered, check_labels
+from fedstill.data.reading import DataSettings
+from fedstill.data.table_files import IMAGE_COLUMNS, find_tables, open_table, split_files
+from fedstill.data.tolerant import from_arrays, from_features, from_images, from_parquet
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.records import Split
 
@@ -32,6 +35,7 @@ class _Form:
 
     shape: tuple[int, ...]
     class_names: tuple[str, ...]
+    columns: tuple[Column, ...] = ()
 
     def label(self, name: str, where: str) -> int:
         if name not in self.class_names:
@@ -55,27 +59,32 @@ def load_node_data(
     settings: DataSettings,
     shape: tuple[int, ...],
     class_names: tuple[str, ...],
+    columns: tuple[Column, ...] = (),
     *,
     tolerant: bool = False,
 ) -> Split:
     """All training records at ``path``, as this task needs them.
 
-    An ``.npz`` file with x_train and y_train, a folder with train.parquet (or its shards), or a
-    folder with one folder of images per class (there, or in train/). ``tolerant``: records that do
-    not fit are left out, and there may be none.
+    An ``.npz`` file with x_train and y_train, a table (a CSV or parquet file, or a folder with
+    train.parquet), or a folder with one folder of images per class (there, or in train/).
+    ``columns`` are the features of the task's tables. ``tolerant``: records that do not fit are
+    left out, and there may be none.
     """
     path = path.expanduser()
-    form = _Form(shape, class_names)
+    form = _Form(shape, class_names, columns)
     try:
+        if columns and (files := _tables(path)):
+            read = _tolerant_features if tolerant else _from_features
+            return form.check(_cached(path, files, form, settings, read), path)
         if tolerant:
             return _tolerant(path, form, settings)
         if path.is_file():
             x, y = read_training_arrays(path, settings.image_size)
-            labels = check_labels(y, len(class_names), lambda row: f"{path}, y_train[{row}]")
+            labels = _labels(y, form, lambda row: f"{path}, y_train[{row}]")
             return form.check(Split(torch.from_numpy(x), labels), path)
         if not path.is_dir():
             raise RequestError(f"{path}: no such file or folder")
-        if files := parquet_files(path, "train"):
+        if files := split_files(path, "train"):
             return form.check(_cached(path, files, form, settings, _from_parquet), path)
         root = path / "train" if (path / "train").is_dir() else path
         files = [file for kind in class_folders(root) for file in image_files(kind)]
@@ -84,6 +93,12 @@ def load_node_data(
     except OSError as error:
         raise RequestError(f"{path}: {error.strerror or error}") from error
     raise RequestError(f"{path}: neither train.parquet, nor one folder of images per class")
+
+
+def _tables(path: Path) -> list[Path]:
+    """The node's files of rows: all of a folder without a split are its training rows."""
+    files = find_tables(path)
+    return list(files.train) if files else []
 
 
 def _tolerant(path: Path, form: _Form, settings: DataSettings) -> Split:
@@ -96,7 +111,7 @@ def _tolerant(path: Path, form: _Form, settings: DataSettings) -> Split:
         )
     if not path.is_dir():
         raise RequestError(f"{path}: no such file or folder")
-    if files := parquet_files(path, "train"):
+    if files := split_files(path, "train"):
         return _cached(path, files, form, settings, _tolerant_parquet)
     root = path / "train" if (path / "train").is_dir() else path
     images = [file for kind in class_folders(root) for file in image_files(kind)]
@@ -106,6 +121,10 @@ def _tolerant(path: Path, form: _Form, settings: DataSettings) -> Split:
 
 def _tolerant_parquet(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
     return from_parquet(files, settings, form.shape, form.class_names)
+
+
+def _tolerant_features(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
+    return from_features(files, settings, form.columns, form.class_names)
 
 
 def _tolerant_images(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
@@ -126,7 +145,8 @@ def _cached(
 
     key = {
         "own": form.class_names,
-        "columns": (settings.image_column, settings.label_column),
+        "columns": (settings.image_column, settings.label_column, settings.split_column),
+        "features": msgspec.to_builtins(form.columns),
         "image_size": settings.image_size,
         "reader": decode.__name__,
         "shape": form.shape,
@@ -136,27 +156,57 @@ def _cached(
 
 def _from_parquet(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
     # Here: pyarrow is slow to import for a cache hit.
-    from fedstill.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS
+    from fedstill.data.columns import LABEL_COLUMNS
     from fedstill.data.rows import Rows, parquet_table
 
     rows = Rows([parquet_table(file) for file in files])
     label = rows.find(settings.label_column, LABEL_COLUMNS, "data.label_column")
     image = rows.find(settings.image_column, IMAGE_COLUMNS, "data.image_column")
-    first = ImageForm.of_first(rows.first_image(image), settings.image_size, rows.where(0))
-    return Split(rows.images(image, first), _labels(rows.names_or_numbers(label), form, rows.where))
+    size, channels = settings.image_size, form.shape[0]
+    first = ImageForm.of_most(rows.encoded(image), size, rows.where(0), channels)
+    by_name = rows.class_names(label) is None
+    labels = _labels(rows.names_or_numbers(label), form, rows.where, by_name)
+    return Split(rows.images(image, first), labels)
+
+
+def _from_features(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
+    # Here: pyarrow is slow to import for a cache hit.
+    from fedstill.data.columns import TABLE_LABELS
+    from fedstill.data.features import encode
+    from fedstill.data.rows import Rows
+
+    rows = Rows([open_table(file) for file in files])
+    if settings.split_column is not None:
+        rows = rows.training(rows.find(settings.split_column, (), "split-column"))
+        if not rows.count:
+            raise RequestError(
+                f"{files[0]}: column '{settings.split_column}' says train in no row; name another "
+                "one in split-column"
+            )
+    label = rows.find(settings.label_column, TABLE_LABELS, "label-column")
+    labels = _labels(rows.names_or_numbers(label), form, rows.where)
+    return Split(encode(rows, form.columns), labels)
 
 
 def _labels(
-    values: NDArray[np.int64] | NDArray[np.str_], form: _Form, where: Callable[[int], str]
+    values: NDArray[np.int64] | NDArray[np.str_],
+    form: _Form,
+    where: Callable[[int], str],
+    by_name: bool = True,
 ) -> Tensor:
+    """The classes of names or numbers. A number is a name where the task's classes are called by
+    numbers, unless the file itself has names for them (``by_name=False``)."""
     if values.dtype.kind == "i":
-        return check_labels(values.astype(np.int64), len(form.class_names), where)
+        labels = values.astype(np.int64)
+        if by_name and (numbered := Numbered.of(form.class_names)) is not None:
+            labels = numbered.checked(labels, where)
+        return check_labels(labels, len(form.class_names), where)
     numbers = [form.label(str(name), where(row)) for row, name in enumerate(values)]
     return torch.tensor(numbers, dtype=torch.int64)
 
 
 def _from_images(files: Sequence[Path], form: _Form, settings: DataSettings) -> Split:
-    first = ImageForm.of_first(files[0], settings.image_size, str(files[0]))
+    first = ImageForm.of_first(files[0], settings.image_size, str(files[0]), form.shape[0])
     out = first.empty(len(files))
     decode_images(files, first, out, lambda i: str(files[i]))
     labels = [form.label(file.parent.name, str(file.parent)) for file in files]

@@ -1,12 +1,16 @@
 """How the rows of a data set are turned into records."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta
 
 from fedstill.data.catalogue import Source
 from fedstill.data.decoded import Decoded
+from fedstill.data.held_out import SHARE, say_held_out
+from fedstill.data.table_files import TableFiles, open_table
 from fedstill.data.text import decode_texts, read_plays
 from fedstill.data.vocabulary import Vocabulary, find_vocabulary
 from fedstill.errors import RequestError
@@ -23,7 +27,14 @@ class DataSettings:
     file. ``image_size`` resizes every image to that square; without it all must have one size.
     ``text_column`` says that a table holds texts, not images; ``vocabulary`` is "characters" or
     a file of words, one per line; ``sequence_length`` is the number of tokens in a record.
-    ``domains`` keeps only the records of these owners.
+    ``domains`` keeps only the records of these owners. ``channels``: 1 reads images in grey, 3 in
+    colour; without it, as most of them are.
+
+    Of tables: ``split_column`` says train or test; without it and without a test file,
+    ``test_share`` of every class of every owner is held out by ``split_seed``. Features are the
+    columns in ``features``, or all that have no other use and are not in ``ignore``. ``ranges``
+    of numbers, ``categories`` of words and the columns in which values may be ``missing`` are
+    public declarations; what is not declared is computed from the training records.
     """
 
     name: str = "digits"
@@ -38,6 +49,20 @@ class DataSettings:
     vocabulary: str | None = None
     sequence_length: int | None = None
     domains: tuple[str, ...] | None = None
+    channels: Literal[1, 3] | None = None
+    split_column: str | None = None
+    test_share: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    split_seed: Annotated[int, Meta(ge=0)] | None = None
+    features: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
+    ranges: dict[str, tuple[float, float]] | None = None
+    categories: dict[str, tuple[str | bool | int | float, ...]] | None = None
+    missing: tuple[str, ...] | None = None
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """What is declared about the columns of features."""
+        return {key: value for key in _TABLES_ONLY if (value := getattr(self, key)) is not None}
 
 
 @dataclass(frozen=True)
@@ -53,6 +78,11 @@ class Reading:
     channels: int | None
     vocabulary: Vocabulary | None  # of a text; None: images
     length: int
+    split_column: str | None = None
+    share: float = SHARE
+    seed: int = 0
+    table: dict[str, Any] = field(default_factory=dict)
+    needs_test: bool = False  # a known data set with an official test split
 
     @classmethod
     def of(cls, settings: DataSettings, source: Source | None, text: bool) -> "Reading":
@@ -68,15 +98,15 @@ class Reading:
             settings.text_column,
             source.owners if source else (),
             settings.image_size or (source.image_size if source else None),
-            source.channels if source else None,
+            settings.channels or (source.channels if source else None),
             vocabulary,
             length,
+            settings.split_column,
+            settings.test_share or SHARE,
+            settings.split_seed or 0,
+            settings.table,
+            source is not None and not text and not source.owners,
         )
-
-    @property
-    def needs_test(self) -> bool:
-        """Whether there must be a test split: not where one can be held out, owner by owner."""
-        return self.vocabulary is None and not self.owners
 
     @property
     def key(self) -> dict[str, object]:
@@ -86,7 +116,7 @@ class Reading:
 
     def of_part(self) -> "Reading":
         """The same for one domain alone, whose records all have one owner."""
-        return replace(self, owners=(), client_column=None)
+        return replace(self, owners=(), client_column=None, needs_test=True)
 
     def tables(self, train: "Sequence[Table]", test: "Sequence[Table]", place: str) -> Decoded:
         """Records from the tables of both splits."""
@@ -98,11 +128,37 @@ class Reading:
             self.client_column,
             self.text_column,
             self.owners,
+            self.split_column,
         )
         if self.vocabulary is None:
-            return columns.decode_tables(train, test, names, self.image_size, self.channels)
+            return columns.decode_tables(
+                train,
+                test,
+                names,
+                self.image_size,
+                self.channels,
+                self.table,
+                columns.Division(self.share, self.seed, every_fifth=bool(self.owners)),
+            )
         texts = columns.text_tables(train, test, names)
         return decode_texts(*texts, self.vocabulary, self.length, place)
+
+    def say_division(self, place: str, *, test: bool, per_owner: bool = False) -> None:
+        """Tell the user, every time, that the test split is ours."""
+        ours = not test and self.split_column is None and self.vocabulary is None
+        if ours and not self.owners:
+            say_held_out(place, self.share, per_owner or self.client_column is not None)
+        for key, given in (("test_share", self.share != SHARE), ("split_seed", self.seed != 0)):
+            if given and not ours:
+                raise RequestError(f"data.{key}: there is a test split already; leave it out")
+
+    def named_images(self, files: TableFiles) -> list[Path]:
+        """The image files that the tables name: when one of them changes, the records do."""
+        from fedstill.data import columns  # here: pyarrow is slow to import
+
+        if self.vocabulary is not None:
+            return []
+        return columns.named_images([open_table(file) for file in files.all], self.image_column)
 
     def plays(self, path: Path) -> Decoded:
         """Records from a plain text with speakers."""
@@ -112,7 +168,10 @@ class Reading:
 
 _LARGEST = {"image_size": 8192, "sequence_length": 1_000_000}
 _TEXT_ONLY = ("vocabulary", "sequence_length")
-_IMAGES_ONLY = ("image_column", "label_column", "image_size", "mean", "std")
+_IMAGES_ONLY = (
+    "image_column", "label_column", "image_size", "mean", "std", "channels", "split_column"
+)  # fmt: skip
+_TABLES_ONLY = ("features", "ignore", "ranges", "categories", "missing")
 
 
 def _refuse_unused(settings: DataSettings, text: bool) -> None:
@@ -120,9 +179,19 @@ def _refuse_unused(settings: DataSettings, text: bool) -> None:
     why = "the records are text; leave it out"
     if not text:
         why = "the records are not text; leave it out, or name their column in data.text_column"
-    for key in _IMAGES_ONLY if text else _TEXT_ONLY:
+    for key in (*_IMAGES_ONLY, *_TABLES_ONLY) if text else _TEXT_ONLY:
         if (value := getattr(settings, key)) is not None:
             raise RequestError(f"data.{key} = {value!r}: {why}")
     for key, most in _LARGEST.items():
         if (value := getattr(settings, key)) is not None and not 1 <= value <= most:
             raise RequestError(f"data.{key} = {value}: must be 1 or more, and at most {most:,}")
+
+
+def refuse_other_kind(settings: DataSettings, *, table: bool) -> None:
+    """Refuse a setting of images where the records are rows of features, and the reverse."""
+    why = "the records are rows of features (their scaling is data.ranges); leave it out"
+    if not table:
+        why = "the records are no table of features; leave it out"
+    for key in ("image_size", "mean", "std", "channels") if table else _TABLES_ONLY:
+        if (value := getattr(settings, key)) is not None:
+            raise RequestError(f"data.{key} = {value!r}: {why}")

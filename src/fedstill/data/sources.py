@@ -1,6 +1,7 @@
 """Loading by name, folder or file."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,17 +12,18 @@ from fedstill.data.cache import cached
 from fedstill.data.catalogue import SOURCES, Part, Source
 from fedstill.data.dataset import Dataset
 from fedstill.data.decoded import Decoded
-from fedstill.data.folder import is_image_folder, read_image_folder
+from fedstill.data.expected import PLAIN_TEXT
+from fedstill.data.folder import is_image_folder, is_site_folder, read_image_folder
 from fedstill.data.images import resize_images
 from fedstill.data.natural import check_domains, join, keep_domains
-from fedstill.data.reading import DataSettings, Reading
+from fedstill.data.reading import DataSettings, Reading, refuse_other_kind
 from fedstill.data.scaling import choose_scaling
+from fedstill.data.table_files import SUFFIXES as TABLES
+from fedstill.data.table_files import find_tables, split_files
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.records import Scaling, Split
 
 __all__ = ["SOURCES", "DataSettings", "Source", "load"]
-
-PLAIN_TEXT = "input.txt"  # a text data set as one file, in place of tables
 
 
 def load(settings: DataSettings, *, cache_dir: Path | None = None) -> Dataset:
@@ -40,6 +42,7 @@ def _load(settings: DataSettings, cache_dir: Path | None) -> Dataset:
     text = source.text if source else _is_plain_text(settings)
     reading = Reading.of(settings, source, text)
     name, decoded, fingerprint = _find(settings, source, reading, cache_dir)
+    refuse_other_kind(settings, table=bool(decoded.columns))
     if settings.domains is not None:
         decoded = keep_domains(decoded, settings.domains, name)
         fingerprint = decoded.fingerprint()
@@ -54,7 +57,18 @@ def _load(settings: DataSettings, cache_dir: Path | None) -> Dataset:
         scaling=choose_scaling(settings.mean, settings.std, default, decoded.channels, name),
         fingerprint=fingerprint,
         group_names=decoded.group_names,
+        columns=decoded.columns,
+        owned_by=_owned_by(settings, decoded),
     )
+
+
+def _owned_by(settings: DataSettings, decoded: Decoded) -> str:
+    """What makes a client, in a sentence that begins with "one client per"."""
+    if decoded.train.groups is None or settings.name in SOURCES:
+        return ""
+    if settings.client_column is not None:
+        return f"value of '{settings.client_column}'"
+    return "site" if decoded.train.inputs.dtype == torch.uint8 else "file"
 
 
 def _find(
@@ -108,7 +122,7 @@ def _whole(settings: DataSettings) -> bool:
     """Whether ``dir`` holds the data set as one pair of tables, with all its domains."""
     if settings.dir is None:
         return False
-    return bool(parquet_files(Path(settings.dir).expanduser() / settings.name, "train"))
+    return bool(split_files(Path(settings.dir).expanduser() / settings.name, "train"))
 
 
 def _from_parts(
@@ -168,21 +182,11 @@ def _find_local(settings: DataSettings) -> Path:
 def _absent(name: str, folder: Path) -> str:
     if not folder.is_dir():
         return f"data.dir '{folder}': no such folder"
-    held = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(parquet_files(p, "train")))
+    held = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(split_files(p, "train")))
     return (
         f"data set '{name}': neither {folder / name / 'train.parquet'} nor "
         f"{folder / name / 'test.parquet'} exists; {folder} holds: {', '.join(held) or 'none'}"
     )
-
-
-def parquet_files(folder: Path, split: str) -> list[Path]:
-    """The file or the shards of a split, there or below ``data/`` as in a copy of a hub page."""
-    for root in (folder, folder / "data"):
-        if (whole := root / f"{split}.parquet").is_file():
-            return [whole]
-        if shards := sorted(root.glob(f"{split}-*.parquet")):
-            return shards
-    return []
 
 
 def _from_path(
@@ -190,41 +194,42 @@ def _from_path(
 ) -> tuple[Decoded, str]:
     size = reading.image_size
     plain = path if path.is_file() else path / PLAIN_TEXT
-    if reading.vocabulary and plain.is_file() and not parquet_files(path, "train"):
+    if reading.vocabulary and plain.is_file() and not split_files(path, "train"):
         _refuse_columns(settings, f"{plain} is a plain text and has")
         decoded = reading.plays(plain)  # fast to read: it needs no cache
         return decoded, decoded.fingerprint()
-    if path.is_file():
+    if path.is_file() and path.suffix.lower() not in TABLES:
         if path.suffix != ".npz":
             raise RequestError(
-                f"{path}: not an .npz file nor a .txt file; other data come as a folder with "
-                "train.parquet and test.parquet, or with one folder of images per class"
+                f"{path}: not a .csv, .tsv, .parquet, .npz or .txt file; other data come as a "
+                "folder with one folder of images per class"
             )
         decoded = read_npz(path, settings.client_column, size)
         return decoded, decoded.fingerprint()
-    train, test = parquet_files(path, "train"), parquet_files(path, "test")
-    if train and (test or not reading.needs_test):
+    files = find_tables(path)
+    if files is not None:
+        if reading.needs_test and not files.test:
+            raise RequestError(f"{path}: {path / 'test.parquet'} not found")
+        reading.say_division(str(path), test=bool(files.test), per_owner=files.per_owner)
+        key = {**reading.key, "per_owner": files.per_owner}
 
         def decode() -> Decoded:
-            from fedstill.data.rows import parquet_table  # here: pyarrow is slow to import
+            return reading.tables(*files.tables(), str(path))
 
-            return reading.tables(
-                [parquet_table(file) for file in train],
-                [parquet_table(file) for file in test],
-                str(path),
-            )
-
-        return cached(name, [*train, *test], reading.key, decode, cache_dir)
-    if not train and not test and is_image_folder(path):
+        # Tables of known data sets hold the images themselves.
+        named = [] if settings.name in SOURCES else reading.named_images(files)
+        return cached(name, [*files.all, *named], key, decode, cache_dir)
+    if not split_files(path, "test") and (is_image_folder(path) or is_site_folder(path)):
         _refuse_columns(settings, f"{path} is an image folder and has")
         listing = read_image_folder(path)
-        key = {"image_size": size, "folder": True}
-        return cached(name, listing.files, key, lambda: listing.decode(size), cache_dir)
-    missing = [str(path / f"{s}.parquet") for s, f in (("train", train), ("test", test)) if not f]
+        key = {"image_size": size, "channels": reading.channels, "folder": True}
+        decode_images = partial(listing.decode, size, reading.channels)
+        return cached(name, listing.files, key, decode_images, cache_dir)
     if reading.vocabulary is not None:
         raise RequestError(f"{path}: neither {PLAIN_TEXT} nor train.parquet is there")
     raise RequestError(
-        f"{path}: {' and '.join(missing)} not found, nor one folder of images per class"
+        f"{path}: train.parquet (or .csv) not found, nor one table per client, nor one folder of "
+        "images per class"
     )
 
 
@@ -239,6 +244,7 @@ def _from_hub(
     from fedstill.data import hub
 
     train, test, files = hub.open_hub(hub_id, name, folder, subset, reading.needs_test)
+    reading.say_division(hub_id, test=bool(test))
 
     def decode() -> Decoded:
         return reading.tables(train, test, hub_id)
@@ -251,6 +257,6 @@ def _from_hub(
 
 
 def _refuse_columns(settings: DataSettings, what: str) -> None:
-    for column in ("image_column", "label_column", "client_column", "text_column"):
+    for column in ("image_column", "label_column", "client_column", "text_column", "split_column"):
         if (value := getattr(settings, column)) is not None:
             raise RequestError(f"data.{column} = '{value}': {what} no columns; leave it out")

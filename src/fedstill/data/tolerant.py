@@ -10,6 +10,7 @@ Files that cannot be read as a whole, or have no such column, are an error here,
 answers with noise alone (``engine/flower/node.py``).
 """
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,25 +21,38 @@ import torch
 from numpy.typing import NDArray
 
 from fedstill.data.arrays import read_raw_arrays
+from fedstill.data.column import Column, width_of
 from fedstill.data.images import Encoded, ImageForm, decode_images
+from fedstill.data.labels import Numbered
 from fedstill.data.reading import DataSettings
+from fedstill.data.table_files import IMAGE_COLUMNS, open_table
 from fedstill.errors import RequestError
 from fedstill.records import Split
 
 NO_CLASS = -1
 
 
-def classes_of(names: Sequence[Any], class_names: tuple[str, ...]) -> NDArray[np.int64]:
-    """The class of every name or number; ``NO_CLASS`` for one that the task does not have."""
-    numbers = {name: number for number, name in enumerate(class_names)}
+def classes_of(
+    names: Sequence[Any], class_names: tuple[str, ...], by_name: bool = True
+) -> NDArray[np.int64]:
+    """The class of every name or number; ``NO_CLASS`` for one that the task does not have.
 
-    def number(name: Any) -> int:
-        if isinstance(name, str):
-            return numbers.get(name, NO_CLASS)
-        known = isinstance(name, int) and 0 <= name < len(class_names)
-        return int(name) if known else NO_CLASS
+    A number is a name where the task's classes are called by numbers, unless the file itself has
+    names for them (``by_name=False``).
+    """
+    places = {name: place for place, name in enumerate(class_names)}
+    numbered = by_name and Numbered.of(class_names) is not None
 
-    return np.array([number(name) for name in names], dtype=np.int64)
+    def place(name: Any) -> int:
+        if isinstance(name, float) and name.is_integer():
+            name = int(name)
+        if isinstance(name, int):
+            name = int(name)  # True is 1
+            known = 0 <= name < len(class_names)
+            return places.get(str(name), NO_CLASS) if numbered else name if known else NO_CLASS
+        return places.get(name, NO_CLASS) if isinstance(name, str) else NO_CLASS
+
+    return np.array([place(name) for name in names], dtype=np.int64)
 
 
 def from_images(
@@ -57,14 +71,51 @@ def from_parquet(
 ) -> Split:
     """Tables of encoded images."""
     # Here: pyarrow is slow to import for a cache hit.
-    from fedstill.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS
+    from fedstill.data.columns import LABEL_COLUMNS
     from fedstill.data.rows import Rows, parquet_table
 
     rows = Rows([parquet_table(file) for file in files], empty=True)
     label = rows.find(settings.label_column, LABEL_COLUMNS, "label-column")
     image = rows.find(settings.image_column, IMAGE_COLUMNS, "image-column")
-    labels = classes_of(rows.values(label), class_names)
+    by_name = rows.class_names(label) is None
+    labels = classes_of(rows.values(label), class_names, by_name)
     return _decoded(rows.encoded(image), labels, shape, settings.image_size is not None)
+
+
+def from_features(
+    files: Sequence[Path],
+    settings: DataSettings,
+    columns: Sequence[Column],
+    class_names: tuple[str, ...],
+) -> Split:
+    """Tables of numbers and categories: a row of another length or with a value that does not fit
+    its column does not count."""
+    # Here: pyarrow is slow to import for a cache hit.
+    from fedstill.data.columns import TABLE_LABELS
+    from fedstill.data.features import encode_leniently
+    from fedstill.data.rows import Rows
+
+    rows = Rows([open_table(file, tolerant=True) for file in files], empty=True)
+    if settings.split_column is not None:
+        rows = rows.training(rows.find(settings.split_column, (), "split-column"))
+    label = rows.find(settings.label_column, TABLE_LABELS, "label-column")
+    values = rows.values(label)
+    labels = classes_of([v if v in class_names else _number(v) for v in values], class_names)
+    if not rows.count:
+        nothing = np.zeros((0, width_of(columns)), dtype=np.float32)
+        return _kept(nothing, labels, labels != NO_CLASS)
+    features, bad = encode_leniently(rows, columns)
+    good = labels != NO_CLASS
+    for flags in bad.values():
+        good &= ~flags
+    return _kept(features, labels, good)
+
+
+def _number(label: Any) -> Any:
+    """A label of a CSV file, where all values are text: a whole number, or as it is."""
+    if isinstance(label, str) and re.fullmatch(r"\d{1,18}(\.0+)?", label):
+        return int(label.partition(".")[0])
+    return label
 
 
 def _decoded(

@@ -99,7 +99,7 @@ class Prototypes:
             client: torch.cat(
                 [
                     task.model.features(params, x)[-2].flatten(1).nan_to_num(0.0, 0.0, 0.0)
-                    for x in synthetic.images.split(task.model.chunk)
+                    for x in synthetic.images.split(task.chunk)
                 ]
             )
             for client, synthetic in sets.items()
@@ -163,7 +163,7 @@ def by_model(
     all_references = set().union(*references.values())
     if not all_references:
         return {}
-    classes, chunks = synthetic.classes, synthetic.images.split(task.model.chunk)
+    classes, chunks = synthetic.classes, synthetic.images.split(task.chunk)
     logits = torch.cat([task.model.apply(model, x) for x in chunks])
     losses = task.loss(logits, synthetic.labels).nan_to_num(_WORST_LOSS).clamp(max=_WORST_LOSS)
     total = sum(len(r) * float(losses[classes == c].mean()) for c, r in references.items())

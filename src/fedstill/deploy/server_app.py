@@ -19,7 +19,8 @@ from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.grid import GridEngine
 from fedstill.federation import Federation
 from fedstill.observe.progress import PlainProgress
-from fedstill.run import Result, execute
+from fedstill.result import Result
+from fedstill.run import execute
 
 
 def server_app(experiment: Path) -> ServerApp:

@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 from fedstill.draw.canvas import Anchor, Axes, AxesStyle, Canvas, Place, ticks
 from fedstill.draw.pen import SCALE, Pen, fitted, text_width
 from fedstill.draw.svg import Svg
+from fedstill.errors import RequestError
 from fedstill.files import replacing, write_atomically
 
 WIDTH, HEIGHT = 640.0, 400.0
@@ -90,16 +91,42 @@ def _dashes(points: Sequence[Place], length: float) -> list[list[Place]]:
     return pieces
 
 
+@dataclass(frozen=True)
+class Plot:
+    """A figure that a notebook shows and that can be saved."""
+
+    figure: Figure
+
+    @property
+    def svg(self) -> str:
+        """The figure as an SVG document."""
+        drawing = Svg(WIDTH, HEIGHT, self.figure.title)
+        _paint(self.figure, drawing)
+        return drawing.document()
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: str | Path) -> Path:
+        """Write an ``.svg`` or a ``.png`` file."""
+        path = Path(path)
+        if path.suffix == ".svg":
+            write_atomically(path, self.svg.encode())
+        elif path.suffix == ".png":
+            picture = _Png()
+            _paint(self.figure, picture)
+            dpi = (72 * SCALE, 72 * SCALE)
+            with replacing(path) as temporary:
+                picture.image.save(temporary, format="PNG", optimize=True, dpi=dpi)
+        else:
+            raise RequestError(f"{path}: figures are written as .svg or .png")
+        return path
+
+
 def write_figure(figure: Figure, stem: Path) -> list[Path]:
     """Write ``stem.svg`` and ``stem.png``."""
-    drawing, picture = Svg(WIDTH, HEIGHT, figure.title), _Png()
-    _paint(figure, drawing)
-    _paint(figure, picture)
-    svg, png = stem.with_name(f"{stem.name}.svg"), stem.with_name(f"{stem.name}.png")
-    write_atomically(svg, drawing.document().encode())
-    with replacing(png) as temporary:
-        picture.image.save(temporary, format="PNG", optimize=True, dpi=(72 * SCALE, 72 * SCALE))
-    return [svg, png]
+    plot = Plot(figure)
+    return [plot.save(stem.with_name(f"{stem.name}.{kind}")) for kind in ("svg", "png")]
 
 
 def _range(values: Sequence[float], margin: float) -> tuple[float, float]:

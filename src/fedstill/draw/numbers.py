@@ -22,6 +22,12 @@ def in_percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.2%}"
 
 
+def counted(number: int, thing: str) -> str:
+    """1 -> '1 round', 2 -> '2 rounds'; 'access' becomes 'accesses'."""
+    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{number:,} {thing if number == 1 else plural}"
+
+
 def duration(seconds: float) -> str:
     """75 -> '1 min 15 s'."""
     if seconds < 60:

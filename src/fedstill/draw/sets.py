@@ -1,11 +1,13 @@
 """Pictures of synthetic sets: what ``fedstill show RUN`` writes.
 
-For every client and round a sheet with one row per class, twice: *clipped* (the scaling undone,
+For every client and round a sheet with one column per class, twice: *clipped* (the scaling undone,
 values outside 0..1 cut off: what the pixels mean) and *stretched* (each image from its darkest to
-its brightest value: what the pixels hide). For every round an overview: classes down, clients
-across, one image of each. A set that only the server distilled needs none.
+its brightest value: what the pixels hide). For every round an overview: clients down, classes
+across as in all pictures of clients, one image of each. A set that only the server distilled needs
+none.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +20,14 @@ from fedstill.errors import RequestError
 from fedstill.files import replacing
 from fedstill.records import SERVER
 from fedstill.runs.sets import StoredSet, load_set
+from fedstill.types import silent
 
 _INK, _SOFT, _PAPER, _EMPTY = "#1f2937", "#6b7280", "#ffffff", "#f1f3f5"
 _MARGIN, _GAP, _HEAD, _PANEL_HEAD = 24.0, 3.0, 56.0, 22.0
 _SMALLEST, _LARGEST = 28.0, 44.0  # side of an image, in points
 _WIDEST_PANEL = 560.0
 _LABEL_ROOM = 120.0
-_MOST_ACROSS = 50  # images of a class, or clients: more would be specks
+_MOST_DOWN = 50  # images of a class, or clients: more would be too tall
 
 Tone = Callable[[Tensor], Tensor]  # pixels around 0..1 into 0..1
 
@@ -54,32 +57,66 @@ class _Sheet:
     subtitle: str
     rows: Sequence[str]
     cells: Sequence[Sequence[int | None]]
-    columns: Sequence[str] = ()  # their heads, if they have any
+    columns: Sequence[str]
 
 
-def show(run_folder: Path, out: Path | None = None) -> list[Path]:
-    """Draw every round of a run, by default into its folder ``pictures``; the files written."""
-    rounds = sorted((run_folder / "synthetic").glob("round-*.safetensors"))
-    if not rounds:
+def show(
+    run_folder: Path,
+    out: Path | None = None,
+    *,
+    rounds: Sequence[int] = (),
+    clients: Sequence[int] = (),
+    progress: Callable[[int, int], None] = silent,
+) -> list[Path]:
+    """Draw a run's rounds, by default into its folder ``pictures``; the files written.
+
+    ``rounds`` and ``clients``: only these; empty: all. A client's sheet alone has no overview.
+    """
+    if not run_folder.is_dir():
+        raise RequestError(
+            f"{run_folder}: no such folder; name a run folder, such as runs/feddm-digits-001"
+        )
+    kept = {
+        int(file.stem.rpartition("-")[2]): file
+        for file in sorted((run_folder / "synthetic").glob("round-*.safetensors"))
+    }
+    if not kept:
         raise RequestError(
             f"{run_folder}: no synthetic sets; its method makes none, or no round ended"
         )
-    out = out or run_folder / "pictures"
-    return [path for file in rounds for path in draw_round(load_set(file), out)]
+    if missing := sorted(set(rounds) - kept.keys()):
+        raise RequestError(
+            f"--round {missing[0]}: no set of that round; there are those of rounds "
+            f"{', '.join(map(str, kept))}"
+        )
+    chosen = [file for number, file in kept.items() if number in rounds or not rounds]
+    written: list[Path] = []
+    for done, file in enumerate(chosen, 1):
+        written += draw_round(load_set(file), out or run_folder / "pictures", clients)
+        progress(done, len(chosen))
+    return written
 
 
-def draw_round(stored: StoredSet, out: Path) -> list[Path]:
-    """An overview and a sheet for each client; one sheet where the server alone has a set."""
+def draw_round(stored: StoredSet, out: Path, only: Sequence[int] = ()) -> list[Path]:
+    """An overview and a sheet for each client; one sheet where the server alone has a set.
+
+    ``only``: the sheets of these clients.
+    """
     if len(stored.metadata.shape) != 3:
         shape = "x".join(map(str, stored.metadata.shape))
         raise RequestError(f"{stored.metadata.data}: inputs of shape {shape} are not pictures")
     stem = f"round-{stored.metadata.round:04d}"
     clients: list[int] = stored.clients.unique().tolist()
+    if missing := sorted(set(only) - set(clients)):
+        raise RequestError(
+            f"--client {missing[0]}: sent no set in round {stored.metadata.round}; there are those "
+            f"of {', '.join(_short_name(client) for client in clients)}"
+        )
     if clients == [SERVER]:
         sheets = {f"{stem}.png": _client(stored, SERVER)}
     else:
-        sheets = {f"{stem}.png": _overview(stored, clients)}
-        for client in clients:
+        sheets = {} if only else {f"{stem}.png": _overview(stored, clients)}
+        for client in only or clients:
             name = "server" if client == SERVER else f"client-{client:03d}"
             sheets[f"{stem}-{name}.png"] = _client(stored, client)
     for name, sheet in sheets.items():
@@ -92,33 +129,39 @@ def _client(stored: StoredSet, client: int) -> _Sheet:
     metadata, labels = stored.metadata, stored.classes
     sent = stored.clients == client
     held: list[int] = labels[sent].unique().tolist()
-    cells = [
-        (sent & (labels == label)).nonzero().flatten().tolist()[:_MOST_ACROSS] for label in held
+    columns = [
+        (sent & (labels == label)).nonzero().flatten().tolist()[:_MOST_DOWN] for label in held
     ]
     return _Sheet(
         f"{_owner(client)}, round {metadata.round}",
         f"{metadata.method} on {metadata.data}: {int(sent.sum())} images, {len(held)} classes",
+        [""] * max(map(len, columns)),
+        list(itertools.zip_longest(*columns)),
         [metadata.class_names[label] for label in held],
-        cells,
     )
 
 
 def _overview(stored: StoredSet, clients: Sequence[int]) -> _Sheet:
     metadata, labels = stored.metadata, stored.classes
-    shown = clients[:_MOST_ACROSS]
+    shown = clients[:_MOST_DOWN]
     cells: list[list[int | None]] = []
-    for label in range(len(metadata.class_names)):
-        found = [((stored.clients == c) & (labels == label)).nonzero() for c in shown]
+    for client in shown:
+        sent = stored.clients == client
+        found = [(sent & (labels == c)).nonzero() for c in range(len(metadata.class_names))]
         cells.append([int(rows[0, 0]) if len(rows) else None for rows in found])
     some = "" if len(shown) == len(clients) else f" (the first {len(shown)} shown)"
     return _Sheet(
         f"Round {metadata.round}: what the clients sent",
         f"{metadata.method} on {metadata.data}: {len(labels)} images from {len(clients)} "
-        f"clients{some}; one of each class, clients across",
-        metadata.class_names,
+        f"clients{some}; one of each class, clients down",
+        [_short_name(c) for c in shown],
         cells,
-        ["server" if c == SERVER else str(c) for c in shown],
+        metadata.class_names,
     )
+
+
+def _short_name(client: int) -> str:
+    return "server" if client == SERVER else str(client)
 
 
 def _owner(client: int) -> str:
@@ -126,11 +169,14 @@ def _owner(client: int) -> str:
 
 
 def _drawn(stored: StoredSet, sheet: _Sheet) -> Image.Image:
-    across = max(len(row) for row in sheet.cells)
+    across = len(sheet.columns)
     side = min(_LARGEST, max(_SMALLEST, _WIDEST_PANEL / across))
     label_room = max(text_width(fitted(name, 12, _LABEL_ROOM), 12) for name in sheet.rows) + 12
     panel = label_room + across * (side + _GAP)
-    head = _PANEL_HEAD + (16.0 if sheet.columns else 0.0)
+    heads = [fitted(name, 10, _LABEL_ROOM) for name in sheet.columns]
+    head_room = max(text_width(name, 10) for name in heads)
+    upright = head_room > side  # long names read upwards
+    head = _PANEL_HEAD + (head_room + 4.0 if upright else 16.0)
     height = head + len(sheet.rows) * (side + _GAP)
     beside = 2 * panel <= 2 * _WIDEST_PANEL
     steps = (panel + 28.0, 0.0) if beside else (0.0, height + 20.0)
@@ -146,10 +192,12 @@ def _drawn(stored: StoredSet, sheet: _Sheet) -> Image.Image:
     for number, (name, tone) in enumerate(TONES.items()):
         left, top = _MARGIN + number * steps[0], _MARGIN + _HEAD + number * steps[1]
         pen.text(left + label_room, top, name, 11, _SOFT, "lt")
-        if sheet.columns:
-            for column, label in enumerate(sheet.columns):
-                x = left + label_room + column * (side + _GAP) + side / 2
-                pen.text(x, top + _PANEL_HEAD + 8, label, 10, _SOFT, "mb")
+        for column, label in enumerate(heads):
+            x = left + label_room + column * (side + _GAP) + side / 2
+            if upright:
+                pen.upright_text(x, top + head - 5, label, 10, _SOFT)
+            else:
+                pen.text(x, top + head - 5, label, 10, _SOFT, "mb")
         toned = tone(pixels)
         for row, (label, cells) in enumerate(zip(sheet.rows, sheet.cells, strict=True)):
             y = top + head + row * (side + _GAP)

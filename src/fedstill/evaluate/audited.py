@@ -154,7 +154,7 @@ def _task(built: BuiltExperiment, rounds: int) -> Task:
 
 
 def _blank(built: BuiltExperiment) -> Split:
-    """One record of zeros, of the shape of the data."""
-    train = built.dataset.train
+    """One record of zeros, of the shape that the method sees."""
+    train, fixed = built.dataset.train, built.model.fixed is not None
     inputs, labels = (t.new_zeros(1, *t.shape[1:]) for t in (train.inputs, train.labels))
-    return Split(inputs, labels)
+    return Split(torch.zeros(1, *built.task.shape) if fixed else inputs, labels)

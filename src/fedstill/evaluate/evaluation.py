@@ -4,6 +4,8 @@ A model is scored as it is. A set is scored by networks that are trained on it a
 else: several architectures, several random initialisations of each, mean and spread.
 """
 
+import os
+import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +16,14 @@ import torch
 from safetensors import SafetensorError
 
 from fedstill.build import network_task
-from fedstill.config.nested import Table, nested
+from fedstill.config.nested import Table, convert, nested
 from fedstill.data import Dataset, Records, kind_of
+from fedstill.draw.numbers import in_percent
 from fedstill.engine.threads import threads
 from fedstill.errors import RequestError
 from fedstill.files import read_safetensors
 from fedstill.models import DEFAULT_MODEL, MODELS, Model
+from fedstill.observe.progress import ProgressConsole
 from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.runs.find import load_data, refuse_other_data, run_of
@@ -73,6 +77,8 @@ class Evaluated:
     model: NetworkScores | None
     images: int
     set: tuple[NetworkScores, ...]
+    round: int | None = None  # of the set
+    note: str | None = None  # what a user should know about it, e.g. that the run has no model yet
 
     @property
     def summary(self) -> Table:
@@ -83,41 +89,66 @@ class Evaluated:
             "class_names": list(self.class_names),
             "model": self.model.summary if self.model else None,
             "images": self.images,
+            "round": self.round,
+            "note": self.note,
             "set": [scores.summary for scores in self.set],
         }
 
 
 def evaluate(
-    source: str | Path,
+    source: str | os.PathLike[str],
     *,
-    models: Sequence[str] | None = None,
+    models: str | Sequence[str] | None = None,
     networks: int = 3,
-    training: Training = TRAINING,
+    epochs: int = TRAINING.epochs,
     steps: int | None = None,
+    learning_rate: float = TRAINING.learning_rate,
+    momentum: float = TRAINING.momentum,
+    batch_size: int = TRAINING.batch_size,
+    schedule: str = TRAINING.schedule,
+    augment: str = TRAINING.augment,
+    balanced: bool = TRAINING.balanced,
+    training: Training | None = None,
     data: str | None = None,
-    data_dir: str | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
     device: str = "cpu",
     seed: int = 0,
     set: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
 ) -> Evaluated:
-    """Score a set file, a model file, or both of a run folder, on the test split.
+    """Score a set file, a model file, or both of a run folder (or ``Result``), on the test split.
 
     ``models`` are the architectures to train on a set (default: the run's), each ``networks``
-    times, for the epochs of ``training`` or for ``steps``; ``set`` gives their settings, e.g.
-    ``{"resnet18.width": 8}``. The data are the run's, or those that ``data`` names.
+    times; ``set`` gives their settings, e.g. ``{"resnet18.width": 8}``. The options of their
+    training are those of ``fedstill evaluate``; ``training`` replaces them all but ``steps``. The
+    data are the run's, or those that ``data`` names. ``progress`` shows a line per network, or is
+    called.
 
     >>> fedstill.evaluate("runs/feddm-digits-001", models=["convnet-small", "mlp"]).summary
     """
     if networks < 1:
         raise RequestError(f"--networks: at least 1 (it is {networks})")
-    path, report = Path(source), progress or (lambda *_: None)
+    path, report = Path(source), progress if callable(progress) else _report(progress)
+    if isinstance(models, str):
+        models = [name.strip() for name in models.split(",") if name.strip()]
+    options = {
+        "learning_rate": learning_rate,
+        "momentum": momentum,
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "schedule": schedule,
+        "augment": augment,
+        "balanced": balanced,
+    }
+    how = training or convert(options, Training, "")
+    if steps is not None and steps < 1:
+        raise RequestError(f"--steps: at least 1 (it is {steps})")
     run = run_of(path)
     has_model, has_set = _contents(path)
-    dataset = load_data(run, data, data_dir)
+    dataset = load_data(run, data, None if data_dir is None else os.fspath(data_dir))
     of_model: NetworkScores | None = None
     of_set: list[NetworkScores] = []
-    images = 0
+    images, round_ = 0, None
     with threads(1):  # their number affects the last bits
         if has_model:
             file = path / "model.safetensors" if path.is_dir() else path
@@ -126,11 +157,27 @@ def evaluate(
         if has_set:
             stored = load_set(path)
             refuse_other_data(path, stored, dataset)
-            images = len(stored)
+            images, round_ = len(stored), stored.metadata.round
             for table in model_tables(models, nested(set or {}), run):
-                how = SetTraining(training, networks, device, seed, report, steps)
-                of_set.append(_score_set(table, stored, dataset, how))
-    return Evaluated(str(path), dataset.name, dataset.class_names, of_model, images, tuple(of_set))
+                trained = SetTraining(how, networks, device, seed, report, steps)
+                of_set.append(_score_set(table, stored, dataset, trained))
+    note = _unfinished(path, run, has_model)
+    names, scored = dataset.class_names, tuple(of_set)
+    return Evaluated(str(path), dataset.name, names, of_model, images, scored, round_, note)
+
+
+def _unfinished(path: Path, run: RunFolder | None, has_model: bool) -> str | None:
+    """That a run did not come to its end, and what is tested of it."""
+    if run is None or not path.is_dir() or not (path / "summary.json").exists():
+        return None
+    summary, rounds = run.read_summary(), run.read_config().get("rounds")
+    if summary.status in ("done", "budget spent"):
+        return None
+    tested = "its last model is" if has_model else "it has no model yet, and its set alone is"
+    return (
+        f"the run is {summary.status} after {summary.rounds_done} of {rounds} rounds: {tested} "
+        f"tested; complete it by: fedstill run --resume --out {shlex.quote(str(path))}"
+    )
 
 
 @dataclass(frozen=True)
@@ -143,6 +190,17 @@ class SetTraining:
     seed: int
     report: Progress
     steps: int | None = None  # instead of epochs
+
+
+def _report(shown: bool) -> Progress:
+    """Prints a line for each network, or nothing."""
+    console = ProgressConsole(stderr=True, quiet=not shown)
+
+    def report(network: str, number: int, numbers: int, scores: Scores) -> None:
+        line = f"{network}: network {number}/{numbers}, accuracy {in_percent(scores.accuracy)}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    return report
 
 
 def model_tables(

@@ -2,6 +2,7 @@
 
 import inspect
 
+from fedstill.methods.analytic import Analytic
 from fedstill.methods.central import Central
 from fedstill.methods.distdd import DistDD
 from fedstill.methods.dynafed import DynaFed
@@ -19,9 +20,11 @@ from fedstill.methods.psg import PSG
 from fedstill.methods.random_mask import RandomMask
 from fedstill.methods.real import Real
 from fedstill.methods.scaffold import Scaffold
+from fedstill.methods.sketch import Sketch
 from fedstill.types import AnyMethod
 
 METHODS: dict[str, type[AnyMethod]] = {
+    "analytic": Analytic,
     "central": Central,
     "distdd": DistDD,
     "dynafed": DynaFed,
@@ -39,6 +42,7 @@ METHODS: dict[str, type[AnyMethod]] = {
     "random-mask": RandomMask,
     "real": Real,
     "scaffold": Scaffold,
+    "sketch": Sketch,
 }
 
 

@@ -17,6 +17,7 @@ steps per epoch, and n_k is a number declared public, or the same for all.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedstill.methods.shared.local_training import LocalTraining
 from fedstill.methods.shared.messages import Update, Weights, update_schema
@@ -28,6 +29,8 @@ from fedstill.wire import Schema
 @dataclass(frozen=True)
 class FedAvg(LocalTraining, WeightsDown[Update]):  # lines 1 and 3: WeightsDown
     """Average of the clients' locally trained models."""
+
+    averages_weights: ClassVar[bool] = True
 
     def upload(self, task: Task) -> Schema[Update]:
         return update_schema(task)

@@ -50,6 +50,9 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
         "initial": "noise",
         "warm_start": True,
+        # Few releases of all records, each used for many steps.
+        "iterations": 12,
+        "release_steps": 75,
         # Adam's steps do not depend on the norm of the clipped features.
         "pixel_optimiser": "adam",
         "pixel_learning_rate": 0.1,
@@ -63,6 +66,8 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
     PRIVATE_TOGETHER: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("pixel_optimiser", "pixel_learning_rate"),
     )
+
+    private_rate: ClassVar[float] = 1.0
 
     iterations: Annotated[int, Meta(ge=0)] = 20  # T; the paper: 1000
     initial: Initial = "real"

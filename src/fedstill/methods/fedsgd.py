@@ -56,9 +56,11 @@ class FedSGD(Averaging, WeightsDown[Update]):  # lines 1 and 3: WeightsDown
 
     def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Update, None]:
         if ctx.private is None:
-            gradient, _ = full_gradient(ctx.task, message.params, self.batch(ctx))  # line 4
+            draws = ctx.rng.at("dropout").torch()
+            gradient, _ = full_gradient(ctx.task, message.params, self.batch(ctx), draws)  # line 4
         else:
-            gradient = ctx.private.noisy_mean(weight_gradients(ctx.task, message.params))
+            of_records = weight_gradients(ctx.task, message.params, draws=ctx.rng.at("dropout"))
+            gradient = ctx.private.noisy_mean(of_records)
         return Update(gradient, ctx.size), None
 
     def batch(self, ctx: ClientContext) -> Records:

@@ -5,8 +5,10 @@ from typing import Any
 
 from fedstill.models.convnet import ConvNet
 from fedstill.models.language import GRU, Transformer
+from fedstill.models.linear import Linear, LinearOn, OnFeatures
 from fedstill.models.mlp import MLP
 from fedstill.models.model import Model
+from fedstill.models.norms import convert_norms
 from fedstill.models.resnet import ResNet18
 from fedstill.models.separate import separate
 
@@ -15,10 +17,14 @@ __all__ = [
     "MLP",
     "MODELS",
     "ConvNet",
+    "Linear",
+    "LinearOn",
     "Model",
     "ModelEntry",
+    "OnFeatures",
     "ResNet18",
     "Transformer",
+    "convert_norms",
     "separate",
 ]
 
@@ -48,6 +54,9 @@ MODELS: dict[str, ModelEntry] = {
         ConvNet, "the same with width 32: the default, fast on a laptop", {"width": 32}, False
     ),
     "gru": ModelEntry(GRU, "next token of a text: embeddings and 128 gated recurrent units"),
+    "linear": ModelEntry(
+        Linear, "one linear layer on a fixed feature map: `fedstill list features`", searched=False
+    ),
     "mlp": ModelEntry(MLP, "fully connected, 2 hidden layers of 200 units"),
     "resnet18": ModelEntry(ResNet18, "ResNet-18 for small images, without batch norm"),
     "transformer": ModelEntry(

@@ -3,6 +3,7 @@
 ``depth`` blocks of [3x3 convolution, norm, activation, 2x2 pooling], then one linear layer.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -30,6 +31,7 @@ from fedstill.types import Params
 
 # Measured: chunks of 8 to 16 images of 32x32 are the fastest, at width 32 and at width 128.
 _CHUNK_PIXELS = 16 * 32 * 32
+_MOST_LEFT, _DEEPEST = 8, 6
 _WINOGRAD_WIDTH = 64  # measured: below it, plain convolutions are faster
 
 
@@ -40,14 +42,16 @@ class ConvNet(Model):
     shape: tuple[int, ...]
     classes: int
     width: Annotated[int, Meta(ge=1)] = 128
-    depth: Annotated[int, Meta(ge=1, le=6)] | None = None  # None: 3, or less for small images
+    depth: Annotated[int, Meta(ge=1, le=6)] | None = None  # None: as the image's size suggests
     norm: Norm = "instance"
     activation: Activation = "relu"
     pooling: Pooling = "average"
 
     def __post_init__(self) -> None:
         if len(self.shape) != 3:
-            raise RequestError(f"model: a ConvNet needs images, not inputs of shape {self.shape}")
+            raise RequestError(
+                f"model: a ConvNet needs images, not inputs of shape {self.shape}; use mlp"
+            )
         if min(self._sides) < 1:
             raise RequestError(
                 f"model.depth: {self.depth} blocks halve a {self.shape[1]}x{self.shape[2]} image "
@@ -68,11 +72,13 @@ class ConvNet(Model):
 
     @property
     def blocks(self) -> int:
-        """The depth; if it is not set, at most 3, with at least 2x2 pixels left."""
+        """The depth; if it is not set, 3, or fewer to leave at least 2x2 pixels, or more to leave
+        at most 8x8: otherwise the last layer would have most of the weights."""
         if self.depth is not None:
             return self.depth
         smallest = min(self.shape[1:])
-        return max(1, min(3, smallest.bit_length() - 2))
+        deep = min(_DEEPEST, math.ceil(math.log2(smallest / _MOST_LEFT)))
+        return max(1, min(max(3, deep), smallest.bit_length() - 2))
 
     @property
     def _first_padding(self) -> int:

@@ -47,6 +47,12 @@ def named(prefix: str, layer: dict[str, Tensor]) -> Params:
     return {f"{prefix}.{name}": tensor for name, tensor in layer.items()}
 
 
+def groups_of(channels: int) -> int:
+    """The groups of a group norm: of at least four channels, because fewer would be close to
+    instance norm, and at most 32."""
+    return math.gcd(channels, min(32, max(1, channels // 4)))
+
+
 def normalise(params: Params, prefix: str, x: Tensor, norm: Norm) -> Tensor:
     """Group norm with learnt scale and shift; one channel per group is instance norm.
 
@@ -55,9 +61,7 @@ def normalise(params: Params, prefix: str, x: Tensor, norm: Norm) -> Tensor:
     if norm == "none":
         return x
     channels = x.shape[1]
-    # Groups of at least four channels, at most 32 groups: fewer channels per group would be
-    # close to instance norm.
-    groups = channels if norm == "instance" else math.gcd(channels, min(32, max(1, channels // 4)))
+    groups = channels if norm == "instance" else groups_of(channels)
     return F.group_norm(x, groups, params[f"{prefix}.weight"], params[f"{prefix}.bias"])
 
 

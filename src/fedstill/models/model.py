@@ -4,14 +4,19 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedstill.features import FeatureMap
 from fedstill.types import Params
 
+if TYPE_CHECKING:
+    from fedstill.models.module import ModuleNorm
+
 Searched = tuple[Any, ...] | range  # the values that a search may try
+StartWeights = Literal["keep", "new"]  # of a user-supplied network
 
 
 class Model(ABC):
@@ -24,7 +29,12 @@ class Model(ABC):
 
     @abstractmethod
     def init(self, generator: torch.Generator) -> Params:
-        """Newly initialised weights, drawn from this generator alone."""
+        """The weights that training starts from: newly initialised ones, drawn from this generator
+        alone, or those that the network brings along (a user-supplied, pretrained module)."""
+
+    def newly_initialised(self, generator: torch.Generator) -> Params:
+        """Newly initialised weights in any case, drawn from this generator alone."""
+        return self.init(generator)
 
     @abstractmethod
     def features(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
@@ -48,6 +58,40 @@ class Model(ABC):
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Logits [N, classes]; of a text [N, positions, classes]."""
         return self.features(params, x)[-1]
+
+    def train_apply(self, params: Params, x: Tensor, draws: torch.Generator) -> Tensor:
+        """The same in training mode: with dropout, whose random draws come from ``draws``.
+
+        Our own networks compute the same in both modes.
+        """
+        return self.apply(params, x)
+
+    @property
+    def trains_differently(self) -> bool:
+        """Whether ``train_apply`` may differ from ``apply``."""
+        return False
+
+    @property
+    def statistics(self) -> frozenset[str]:
+        """Names among the weights that training mode updates by itself, and no gradient does: the
+        running statistics of batch norms. Not empty: training mode mixes the records of a batch."""
+        return frozenset()
+
+    @property
+    def start_note(self) -> str | None:
+        """What a user should know about the weights that training starts from, if anything."""
+        return None
+
+    @property
+    def fixed(self) -> FeatureMap | None:
+        """A fixed map that comes before all weights: a run applies it once to every record, and
+        then works with ``head`` on the vectors. ``None``: there is none."""
+        return None
+
+    @property
+    def head(self) -> "Model":
+        """The network behind ``fixed``; the network itself where there is none."""
+        return self
 
     @property
     def continuous_shape(self) -> tuple[int, ...] | None:
@@ -99,11 +143,23 @@ class Model(ABC):
             "weights": {name: list(shape) for name, shape in self.shapes.items()},
         }
 
+    def module(self, params: Params) -> nn.Module:
+        """The network with these weights as an ``nn.Module`` of its own."""
+        from fedstill.models.as_module import NetworkModule
+
+        return NetworkModule(self, params)
+
     @staticmethod
     def from_module(
-        module: nn.Module, layers: Sequence[str] | None = None, keep_weights: bool = False
+        module: nn.Module,
+        layers: Sequence[str] | None = None,
+        weights: StartWeights = "keep",
+        norm: "ModuleNorm | None" = None,
     ) -> "Model":
-        """Any ``nn.Module`` as a model; see :class:`fedstill.models.module.ModuleModel`."""
+        """Any ``nn.Module`` as a model; see :class:`fedstill.models.module.ModuleModel`.
+
+        >>> fedstill.Model.from_module(resnet, weights="new", norm="group")
+        """
         from fedstill.models.module import ModuleModel
 
-        return ModuleModel(module, layers, keep_weights)
+        return ModuleModel(module, layers, weights, norm)

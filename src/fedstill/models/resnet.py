@@ -29,7 +29,9 @@ class ResNet18(Model):
 
     def __post_init__(self) -> None:
         if len(self.shape) != 3:
-            raise RequestError(f"model: ResNet-18 needs images, not inputs of shape {self.shape}")
+            raise RequestError(
+                f"model: ResNet-18 needs images, not inputs of shape {self.shape}; use mlp"
+            )
 
     @classmethod
     def search_space(cls, shape: tuple[int, ...]) -> Mapping[str, Searched]:

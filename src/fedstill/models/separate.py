@@ -10,16 +10,17 @@ where its operations do not support that, the records are computed one after ano
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstill.models.convnet import ConvNet
 from fedstill.models.language import GRU, Transformer
+from fedstill.models.linear import Linear, LinearOn
 from fedstill.models.mlp import MLP
 from fedstill.models.model import Model
 from fedstill.models.resnet import ResNet18
 from fedstill.types import Params
 
-_OURS = (ConvNet, MLP, ResNet18, GRU, Transformer)
+_OURS = (ConvNet, Linear, LinearOn, MLP, ResNet18, GRU, Transformer)
 
 
 class Separate(Model):
@@ -31,6 +32,13 @@ class Separate(Model):
 
     def init(self, generator: torch.Generator) -> Params:
         return self.model.init(generator)
+
+    def newly_initialised(self, generator: torch.Generator) -> Params:
+        return self.model.newly_initialised(generator)
+
+    @property
+    def start_note(self) -> str | None:
+        return self.model.start_note
 
     @property
     def chunk(self) -> int:
@@ -44,6 +52,9 @@ class Separate(Model):
     def description(self) -> dict[str, Any]:
         return self.model.description
 
+    def module(self, params: Params) -> nn.Module:
+        return self.model.module(params)
+
     def __repr__(self) -> str:
         return repr(self.model)
 
@@ -56,23 +67,39 @@ class Separate(Model):
     def apply(self, params: Params, x: Tensor) -> Tensor:
         return self._one_by_one(_single(self.model.apply), params, x)[0]
 
+    @property
+    def trains_differently(self) -> bool:
+        return self.model.trains_differently
+
+    def train_apply(self, params: Params, x: Tensor, draws: torch.Generator) -> Tensor:
+        """Each record has random draws of its own."""
+        if len(x) == 1:  # also inside a vmap over records, which then decides about the draws
+            return self.model.train_apply(params, x, draws)
+        train = _single(lambda params, x: self.model.train_apply(params, x, draws))
+        return self._one_by_one(train, params, x, draws)[0]
+
     def apply_continuous(self, params: Params, x: Tensor) -> Tensor:
         return self._one_by_one(_single(self.model.apply_continuous), params, x)[0]
 
     def embed(self, params: Params, x: Tensor) -> Tensor:
         return self._one_by_one(_single(self.model.embed), params, x)[0]
 
-    def _one_by_one(self, function: Any, params: Params, x: Tensor) -> tuple[Tensor, ...]:
+    def _one_by_one(
+        self, function: Any, params: Params, x: Tensor, draws: torch.Generator | None = None
+    ) -> tuple[Tensor, ...]:
         def one(record: Tensor) -> tuple[Tensor, ...]:
             outputs: tuple[Tensor, ...] = function(params, record[None])
             return outputs
 
+        before = draws.get_state() if draws is not None else None
         if self._vmap and len(x):
             try:
                 outputs = torch.func.vmap(one, randomness="different")(x)
                 return tuple(output.flatten(0, 1) for output in outputs)
             except (RuntimeError, NotImplementedError):
                 self._vmap = False
+                if draws is not None and before is not None:  # as if it had not been tried
+                    draws.set_state(before)
         if not len(x):
             return tuple(output[:0] for output in one(x.new_zeros(x.shape[1:])))
         rows = [one(record) for record in x]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fedstill.runs.forecast import Forecast
 from fedstill.runs.metrics import RoundMetrics, Summary
 
 
@@ -10,6 +11,9 @@ class Observer:
 
     def started(self, folder: Path, summary: Summary, rounds: int, done: int) -> None:
         """The run begins, or is resumed after ``done`` rounds."""
+
+    def forecast(self, forecast: Forecast) -> None:
+        """What a round will cost, as far as it is known before the first one."""
 
     def note(self, text: str) -> None:
         """Something the user should know, once."""

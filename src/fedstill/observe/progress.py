@@ -1,14 +1,16 @@
 """What a run looks like while it runs: live on a terminal, plain lines elsewhere."""
 
+import importlib.util
 import time
 from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn
 
 from fedstill.draw.console import Console
-from fedstill.draw.numbers import in_bytes, in_percent, in_time
+from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
 from fedstill.errors import one_line
 from fedstill.observe.observer import Observer
+from fedstill.runs.forecast import Forecast
 from fedstill.runs.metrics import RoundMetrics, Summary
 
 
@@ -21,9 +23,23 @@ class ProgressConsole(Console):
 
 def title(summary: Summary) -> str:
     """The run in one line."""
+    whose = f"natural: {summary.owners}" if summary.owners else summary.partition
+    clients = counted(summary.clients, "client")
     return (
-        f"{summary.method} on {summary.data}: {summary.clients} clients, {summary.partition}, "
+        f"{summary.method} on {summary.data}: {clients}, {whose}, "
         f"{summary.model} ({summary.model_size:,} weights), seed {summary.seed}"
+    )
+
+
+def forecast_line(forecast: Forecast) -> str:
+    """The costs of a round, known before it, in one line."""
+    most = "at most " if forecast.at_most else ""
+    return (
+        f"per round: {most}{in_bytes(forecast.up_bytes)} up, "
+        f"{in_bytes(forecast.down_bytes)} down "
+        f"(FedAvg: {in_bytes(forecast.fedavg_up_bytes)} up, "
+        f"{in_bytes(forecast.fedavg_down_bytes)} down); "
+        f"memory about {in_bytes(forecast.memory_bytes)}"
     )
 
 
@@ -61,6 +77,11 @@ class PlainProgress(Observer):
         if summary.privacy is not None:
             self._say(f"privacy: {summary.privacy}")
         self._say(f"run folder {folder}" + (f", resumed after round {done}" if done else ""))
+
+    def forecast(self, forecast: Forecast) -> None:
+        self._say(forecast_line(forecast))
+        if forecast.warning:
+            self._say(f"warning: {forecast.warning}")
 
     def note(self, text: str) -> None:
         self._say(f"note: {text}")
@@ -111,7 +132,7 @@ class LiveProgress(PlainProgress):
 
     def round_started(self, round: int, clients: list[int]) -> None:
         self.round, self.shares = round, dict.fromkeys(clients, 0.0)
-        self._show(f"{len(clients)} clients at work")
+        self._show(f"{counted(len(clients), 'client')} at work")
 
     def client_progress(self, client: int, step: int, steps: int) -> None:
         self.shares[client] = step / max(1, steps)
@@ -152,6 +173,13 @@ class LiveProgress(PlainProgress):
         self.bars.update(self.current, completed=share, detail=detail)
 
 
+def is_live(console: Console) -> bool:
+    """Whether bars can be drawn: on a terminal, and in a notebook that has widgets."""
+    if console.is_jupyter:
+        return importlib.util.find_spec("ipywidgets") is not None
+    return console.is_terminal
+
+
 def progress_for(console: Console) -> PlainProgress:
-    """Live bars on a terminal, plain lines elsewhere."""
-    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+    """Live bars where they can be drawn, plain lines elsewhere."""
+    return LiveProgress(console) if is_live(console) else PlainProgress(console)

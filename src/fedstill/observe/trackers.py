@@ -12,20 +12,25 @@ from fedstill.config.nested import flat
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.observe.observer import Observer
 from fedstill.runs.folder import RunFolder
+from fedstill.runs.forecast import Forecast
 from fedstill.runs.metrics import RoundMetrics, Summary
 
 
 class Observers(Observer):
-    """A watcher and some trackers, called in order.
+    """Watchers and trackers, called in order.
 
-    A tracker that fails (its server is gone, its disk is full) is dropped: the run continues.
+    A tracker that fails (its server is gone, its disk is full) is dropped: the run continues. An
+    error of a watcher ends the run.
     """
 
-    def __init__(self, watcher: Observer, trackers: Sequence[Observer]) -> None:
-        self.watcher, self.trackers = watcher, list(trackers)
+    def __init__(self, watchers: Sequence[Observer], trackers: Sequence[Observer] = ()) -> None:
+        self.watchers, self.trackers = tuple(watchers), list(trackers)
 
     def started(self, folder: Path, summary: Summary, rounds: int, done: int) -> None:
         self._forward(lambda each: each.started(folder, summary, rounds, done))
+
+    def forecast(self, forecast: Forecast) -> None:
+        self._forward(lambda each: each.forecast(forecast))
 
     def note(self, text: str) -> None:
         self._forward(lambda each: each.note(text))
@@ -52,14 +57,16 @@ class Observers(Observer):
         self._forward(lambda each: each.stop())
 
     def _forward(self, call: Callable[[Observer], None]) -> None:
-        call(self.watcher)
+        for watcher in self.watchers:
+            call(watcher)
         for each in tuple(self.trackers):
             try:
                 call(each)
             except Exception as error:
                 self.trackers.remove(each)
                 name = type(each).__name__
-                self.watcher.note(f"{name} failed and gets no more metrics: {error}")
+                for watcher in self.watchers:
+                    watcher.note(f"{name} failed and gets no more metrics: {error}")
 
 
 class TensorBoardTracker(Observer):

@@ -39,6 +39,7 @@ def refuse_leaks(
             "were computed from the records they leak them without noise; if they were not, set "
             "privacy.scaling = 'public', else drop them"
         )
+    refuse_fitted_columns(data)
     largest = max(settings.sizes(task.clients, data.name))
     if settings.delta >= 1 / largest:
         raise RequestError(
@@ -46,6 +47,31 @@ def refuse_leaks(
             f"record would count as private; choose less, e.g. {0.1 / largest:.0e}"
         )
     refuse_mixing(task)
+
+
+_DECLARATIONS = {
+    "ranges": ("its range", "= [low, high]"),
+    "categories": ("its categories", "= [...]"),
+    "missing": ("whether values are missing", ""),
+}
+
+
+def refuse_fitted_columns(data: Dataset) -> None:
+    """Refuse features whose meaning was computed from the records: whatever the noise, the range of
+    a column reveals its extremes."""
+    fitted = [column for column in data.columns if column.undeclared]
+    if not fitted:
+        return
+    first = fitted[0]
+    what, form = _DECLARATIONS[first.undeclared]
+    more = f" (and {len(fitted) - 1} more columns)" if len(fitted) > 1 else ""
+    remedy = f"data.{first.undeclared}.{first.name} {form}"
+    if first.undeclared == "missing":
+        remedy = f"data.missing = ['{first.name}'], or [] for no column"
+    raise RequestError(
+        f"data.{first.undeclared}: column '{first.name}'{more}: {what} was computed from the "
+        f"records, which leaks them without noise; declare what is publicly known: {remedy}"
+    )
 
 
 def refuse_mixing(task: Task) -> None:

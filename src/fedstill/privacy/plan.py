@@ -75,7 +75,7 @@ class PrivatePlan:
             counts_released=self.counts_released,
         )
         randomness = Replayed(rng) if self.reproducible else OperatingSystem()
-        return PrivateRecords(records, counter, randomness, terms, round, task.model.chunk)
+        return PrivateRecords(records, counter, randomness, terms, round, task.chunk)
 
 
 def make_plan(

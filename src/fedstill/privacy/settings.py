@@ -72,8 +72,8 @@ class PrivacySettings:
             )
         return (max(1, source.records // clients),) * clients
 
-    def rate(self, sizes: tuple[int, ...]) -> float:
-        """q, the sampling rate."""
+    def rate(self, sizes: tuple[int, ...], default: float = DEFAULT_RATE) -> float:
+        """q, the sampling rate; ``default`` is the method's."""
         if self.expected_batch is not None:
             return min(1.0, self.expected_batch * len(sizes) / sum(sizes))
-        return DEFAULT_RATE if self.sampling_rate is None else self.sampling_rate
+        return default if self.sampling_rate is None else self.sampling_rate

@@ -1,81 +1,98 @@
 """The page, the tables and the figures of a comparison."""
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedstill.draw.canvas import Place
 from fedstill.draw.figures import Figure, Series, write_figure
 from fedstill.draw.numbers import in_bytes, in_percent
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
 from fedstill.report.comparison import Comparison, Entry
 from fedstill.report.contents import round_contents
-from fedstill.report.embed import data_script, document, table, text
-from fedstill.report.page import LINK, figure, notes_list, section
+from fedstill.report.embed import page
+from fedstill.report.source import report_link
 from fedstill.report.table import as_csv, as_latex, as_markdown, shown
 from fedstill.version import VERSION
 
-SCRIPTS = ("scales.js", "chart.js", "link.js", "compare.js")
+SCRIPTS = ("scales.js", "chart.js", "save.js", "link.js", "tables.js", "compare.js")
+_FIGURES = ("accuracy", "bytes", "front")
 
 
-def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
+def free_name(out: Path, *, overwrite: bool = False) -> Path:
+    """The name, or the next one with a number that no earlier comparison has."""
+    if overwrite:
+        return out
+    names = itertools.chain([out], (out.with_stem(f"{out.stem}-{n}") for n in itertools.count(2)))
+    return next(name for name in names if not any(path.exists() for path in _files(name)))
+
+
+def _files(out: Path) -> list[Path]:
+    """All files of a comparison."""
+    tables = [out.with_suffix(suffix) for suffix in (".html", ".csv", ".md", ".tex")]
+    stems = [f"{out.stem}-{name}" for name in _FIGURES]
+    return tables + [out.with_name(f"{stem}.{kind}") for stem in stems for kind in ("svg", "png")]
+
+
+def write_comparison(comparison: Comparison, out: Path, *, overwrite: bool = False) -> list[Path]:
     """Write the page and, beside it, the table and the figures in other forms."""
     if out.suffix != ".html":
         raise RequestError(
             f"--out {out}: the page's name must end in .html; the other files go beside it"
         )
+    taken = [path for path in _files(out) if path.exists()]
+    if taken and not overwrite:
+        raise RequestError(
+            f"--out {out}: {taken[0].name} exists; name another page, or replace it by --overwrite"
+        )
     head, rows = shown(comparison)
     texts = {
-        ".html": compare_page(comparison),
+        ".html": compare_page(comparison, out.parent),
         ".csv": as_csv(comparison),
         ".md": as_markdown(head, rows),
         ".tex": as_latex(head, rows),
     }
-    written = []
     for suffix, content in texts.items():
-        path = out.with_suffix(suffix)
-        write_atomically(path, content.encode())
-        written.append(path)
+        write_atomically(out.with_suffix(suffix), content.encode())
     for name, drawing in figures(comparison).items():
-        written += write_figure(drawing, out.with_name(f"{out.stem}-{name}"))
-    return written
+        write_figure(drawing, out.with_name(f"{out.stem}-{name}"))
+    return _files(out)
 
 
-def compare_page(comparison: Comparison) -> str:
-    """The runs side by side, on one HTML page."""
+def compare_page(comparison: Comparison, beside: Path) -> str:
+    """The runs side by side, on one HTML page, which will be in the folder ``beside``."""
     head, rows = shown(comparison)
     data = {
         "entries": [_entry(entry) for entry in comparison.entries],
         "front": [comparison.entries.index(entry) for entry in comparison.front],
+        "csv": as_csv(comparison),
     }
-    known = comparison.entries[0].runs[0].summary
-    number = len(comparison.entries)
-    title = f"{number} {'run' if number == 1 else 'runs'} on {known['data']}"
-    legend = "".join(
-        f'<li class="c{i % 8}"><i></i><span>{text(entry.label)}</span></li>'
-        for i, entry in enumerate(comparison.entries)
+    runs = [
+        {"entry": number, "label": entry.label, "run": run, "report": report_link(run, beside)}
+        for number, entry in enumerate(comparison.entries)
+        for run in entry.runs
+    ]
+    return page(
+        "compare.html",
+        _title(comparison),
+        SCRIPTS,
+        data,
+        lead=_lead(comparison),
+        comparison=comparison,
+        head=head,
+        rows=rows,
+        runs=runs,
+        version=VERSION,
     )
-    curves = figure("accuracy", "Accuracy by round", "tall")
-    costs = figure("by-bytes", "Accuracy by bytes uploaded", "tall")
-    times = figure("by-minutes", "Accuracy by simulated minutes", "tall")
-    front = figure("front", "What the bytes buy: accuracy at the end", "tall")
-    body = (
-        '<header class="top"><p class="brand">fedstill <span>comparison</span></p>'
-        f"<h1>{text(title)}</h1>"
-        f'<p class="lead">{text(_lead(comparison))}</p>{notes_list(list(comparison.left_out))}'
-        f'</header><main><ul class="legend" aria-label="Colours">{legend}</ul>'
-        + section("table", "Side by side", _about_target(comparison), table(head, rows, numbers=1))
-        + section(
-            "curves",
-            "Learning and cost",
-            "Lines are means over seeds; the bands reach from the worst seed to the best. The "
-            "minutes are those of a network whose speed you set. In the last figure no other run "
-            "is as good for fewer bytes than those on the dashed line: the Pareto front.",
-            f'<div class="pair">{curves}{costs}{times}{front}</div>{LINK}',
-        )
-        + section("runs", "The runs", "Where each number comes from.", _runs(comparison))
-        + f"</main><footer><p>fedstill {text(VERSION)}</p></footer>{data_script('data', data)}"
-    )
-    return document(f"{title} · fedstill", body, SCRIPTS)
+
+
+def _title(comparison: Comparison) -> str:
+    number, methods = comparison.runs, {e.runs[0].summary["method"] for e in comparison.entries}
+    of = f" of {methods.pop()}" if len(methods) == 1 else ""
+    data = comparison.entries[0].runs[0].summary["data"]
+    return f"{number} {'run' if number == 1 else 'runs'}{of} on {data}"
 
 
 def _lead(comparison: Comparison) -> str:
@@ -83,20 +100,16 @@ def _lead(comparison: Comparison) -> str:
     if not measured:
         return "None of the runs has measured its accuracy yet."
     best = max(measured, key=lambda e: e.mean("accuracy") or 0.0)
-    least = min(measured, key=lambda e: e.mean("up_bytes") or 0.0)
-    return (
-        f"The best at the end is {best.label} with {in_percent(best.mean('accuracy'))}; "
-        f"{least.label} uploaded the fewest bytes, {in_bytes(least.mean('up_bytes') or 0)}."
-    )
-
-
-def _about_target(comparison: Comparison) -> str:
-    if comparison.target is None:
-        return "Means over seeds, with one standard deviation."
-    return (
-        "Means over seeds, with one standard deviation. Costs are counted up to the first round "
-        f"with a test accuracy of {comparison.target:.4g} (set another by --target)."
-    )
+    lead = f"The best at the end is “{best.label}” with {in_percent(best.mean('accuracy'))}."
+    if (cheapest := comparison.cheapest) and comparison.target is not None:
+        number, all_ = comparison.reaching, len(comparison.entries)
+        who = f"all {all_}" if number == all_ else f"{number} of {all_}"
+        point = cheapest.reached(comparison.target)
+        lead += (
+            f" To reach {100 * comparison.target:.4g}%, which {who} did, “{cheapest.label}” "
+            f"uploaded the fewest bytes: {in_bytes(point.up_bytes if point else 0)}."
+        )
+    return lead
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
@@ -108,21 +121,6 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "high": max((r.summary.get("accuracy") or 0.0 for r in entry.runs), default=None),
         "up": entry.mean("up_bytes"),
     }
-
-
-def _runs(comparison: Comparison) -> str:
-    rows = [
-        (
-            entry.label,
-            run.path,
-            run.status,
-            run.summary.get("seed", "-"),
-            in_percent(run.summary.get("accuracy")),
-        )
-        for entry in comparison.entries
-        for run in entry.runs
-    ]
-    return table(("run", "folder", "status", "seed", "accuracy"), rows, numbers=3)
 
 
 def figures(comparison: Comparison) -> dict[str, Figure]:
@@ -137,9 +135,19 @@ def figures(comparison: Comparison) -> dict[str, Figure]:
         by_bytes.append(Series(entry.label, sent, spread, colour=number))
         ends.append(Series(entry.label, sent[-1:], line=False, colour=number))
     front = [e.points[-1] for e in comparison.front if e.points]
-    line = Series("", [(p.up_bytes, p.accuracy) for p in front], dashed=True, colour=7)
-    return {
-        "accuracy": Figure("Accuracy by round", "round", "accuracy", by_round),
-        "bytes": Figure("Accuracy by bytes uploaded", "uploaded", "accuracy", by_bytes, in_bytes),
-        "front": Figure("What the bytes buy", "uploaded", "accuracy", [line, *ends], in_bytes),
-    }
+    steps = staircase([(p.up_bytes, p.accuracy) for p in front])
+    line = Series("", steps, dashed=True, colour=7)
+    drawn = (
+        Figure("Accuracy by round", "round", "accuracy", by_round),
+        Figure("Accuracy by bytes uploaded", "uploaded", "accuracy", by_bytes, in_bytes),
+        Figure("What the bytes buy", "uploaded", "accuracy", [line, *ends], in_bytes),
+    )
+    return dict(zip(_FIGURES, drawn, strict=True))
+
+
+def staircase(places: Sequence[Place]) -> list[Place]:
+    """Between two points of a front nothing better than the cheaper one was measured: its accuracy
+    holds up to the bytes of the next."""
+    corners = [(after[0], before[1]) for before, after in itertools.pairwise(places)]
+    mixed = itertools.chain.from_iterable(itertools.zip_longest(places, corners))
+    return [place for place in mixed if place is not None]

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedstill.config import deciding
+from fedstill.config.nested import Table
 from fedstill.errors import RequestError
-from fedstill.report.source import RunView, open_run
+from fedstill.report.source import RunView, open_run, runs_in
 
 _ASIDE = ("seed", "engine.threads", "engine.server_threads", "device")
+_OWN_COLUMN = ("method.name", "rounds", "privacy.epsilon")
 _ROUNDING = 1e-9  # a mean of 0.65 may come out as a little less
 
 
@@ -77,6 +78,24 @@ class Comparison:
     left_out: tuple[str, ...]
 
     @property
+    def runs(self) -> int:
+        """The number of runs, all seeds counted."""
+        return sum(len(entry.runs) for entry in self.entries)
+
+    @property
+    def reaching(self) -> int:
+        """How many entries reached the target."""
+        return sum(e.reached(self.target or 0.0) is not None for e in self.entries)
+
+    @property
+    def cheapest(self) -> Entry | None:
+        """Which entry uploaded the fewest bytes until the target, if several reached it."""
+        if self.target is None:
+            return None
+        costs = [(p.up_bytes, e) for e in self.entries if (p := e.reached(self.target))]
+        return min(costs, key=lambda cost: cost[0])[1] if len(costs) > 1 else None
+
+    @property
     def front(self) -> list[Entry]:
         """The Pareto front: no other entry is better for as few bytes, or as good for fewer."""
         best: list[Entry] = []
@@ -95,7 +114,10 @@ def _accuracy(entry: Entry) -> float:
 
 
 def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
-    """Read the runs, leave out what cannot be compared (and say so), and gather the seeds."""
+    """Read the runs, leave out what cannot be compared (and say so), and gather the seeds.
+
+    A folder that holds run folders stands for all of them.
+    """
     if target is not None and not 0 < target <= 1:
         raise RequestError(f"--target {target}: give an accuracy between 0 and 1, e.g. 0.9")
     runs, left_out = _readable(folders)
@@ -107,7 +129,8 @@ def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
 def _readable(folders: Sequence[Path]) -> tuple[list[RunView], list[str]]:
     runs: list[RunView] = []
     left_out: list[str] = []
-    for folder in dict.fromkeys(folders):
+    named = (run for folder in folders for run in runs_in(folder) or [folder])
+    for folder in dict.fromkeys(named):
         try:
             runs.append(open_run(folder))
         except RequestError as error:
@@ -154,7 +177,7 @@ def _entries(runs: Sequence[RunView]) -> tuple[Entry, ...]:
     )
 
 
-def _settings(run: RunView) -> dict[str, Any]:
+def _settings(run: RunView) -> Table:
     known = {k: v for k, v in deciding(run.config).items() if k not in _ASIDE}
     return known or {"folder": str(run.path)}  # settings unknown: like no other run
 
@@ -164,24 +187,49 @@ def _identity(run: RunView) -> str:
 
 
 def _labels(runs: Sequence[RunView]) -> list[str]:
-    """The method, and the settings that distinguish a run (the rounds have a column)."""
+    """A name for each: what distinguishes it from the others. Epsilon and the rounds have columns
+    of their own, and are in a name only where nothing else is."""
     known = [_settings(run) for run in runs]
-
-    def distinguishes(key: str, this: dict[str, Any]) -> bool:
-        # Settings of a method or a network are compared with those of the same one only.
-        section, _, name = key.partition(".")
-        named = f"{section}.name"
-        rivals = (
-            known if name in ("", "name") else [r for r in known if r.get(named) == this.get(named)]
-        )
-        return any(rival.get(key) != this[key] for rival in rivals)
-
+    methods = [str(run.summary["method"]) for run in runs]
     labels = []
-    for run, this in zip(runs, known, strict=True):
-        chosen = [k for k in this if k not in ("method.name", "rounds") and distinguishes(k, this)]
+    for method, this in zip(methods, known, strict=True):
+        chosen = [key for key in this if _distinguishes(key, this, known)]
         settings = [f"{k.removeprefix('method.').removesuffix('.name')} {this[k]}" for k in chosen]
-        labels.append(", ".join([str(run.summary["method"]), *settings]))
+        name = [method] if len(set(methods)) > 1 or not settings else []
+        labels.append(", ".join([*name, *settings]))
+    for more in (_budget, lambda run: f"rounds {run.planned}", lambda run: run.path.name):
+        labels = _told_apart(labels, [more(run) for run in runs])
     return labels
+
+
+def _told_apart(labels: Sequence[str], more: Sequence[str]) -> list[str]:
+    """Equal labels with one thing more each, where that distinguishes them."""
+    pairs = list(zip(labels, more, strict=True))
+    kinds = {label: {word for other, word in pairs if other == label} for label in labels}
+    return [f"{label}, {word}" if len(kinds[label]) > 1 else label for label, word in pairs]
+
+
+def _distinguishes(key: str, this: Table, known: Sequence[Table]) -> bool:
+    """Whether a setting differs from that of a run it can be compared with: settings of a method,
+    a network or a mechanism are those of the same one only."""
+    if key in _OWN_COLUMN or (key == "privacy.sigma" and "privacy.epsilon" in this):
+        return False
+    section, _, name = key.partition(".")
+    rivals = known
+    if name not in ("", "name"):
+        rivals = [r for r in known if r.get(f"{section}.name") == this.get(f"{section}.name")]
+    if section in ("method", "privacy") and name != "name":  # private runs have other defaults
+        rivals = [r for r in rivals if _is_private(r) == _is_private(this)]
+    return any(rival.get(key) != this[key] for rival in rivals)
+
+
+def _is_private(settings: Table) -> bool:
+    return any(key.startswith("privacy.") for key in settings)
+
+
+def _budget(run: RunView) -> str:
+    epsilon = run.summary.get("epsilon")
+    return "no privacy" if epsilon is None else f"epsilon {epsilon:.3g}"
 
 
 def _curve(run: RunView) -> dict[int, tuple[float, float, float]]:

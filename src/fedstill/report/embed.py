@@ -1,36 +1,34 @@
-"""Putting text, data and code into a page so that none of it can become another."""
+"""Putting text, data and code into a page so that none of it can become another.
+
+Pages are Jinja2 templates with automatic escaping: whatever a template prints is text, unless this
+module made it. (PyTorch needs Jinja2 too, so it is always installed.)
+"""
 
 import base64
+import functools
 import hashlib
-import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+import jinja2
 import msgspec
+from markupsafe import Markup
 
+from fedstill.draw.numbers import duration, in_bytes, in_percent
 from fedstill.errors import printable
 
 
-def text(value: Any) -> str:
-    """Text for between tags and for attributes: a class called ``<script>`` is shown, not run."""
-    return html.escape(printable(str(value)), quote=True)
-
-
-def data_script(name: str, value: Any) -> str:
-    """Data as JSON. ``<`` is written as its code, so nothing inside can end the element."""
-    encoded = msgspec.json.encode(value).decode()
-    safe = encoded.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    return f'<script type="application/json" id="{name}">{printable(safe)}</script>'
-
-
-def asset(name: str) -> str:
-    """A file that comes with the package."""
-    return (resources.files("fedstill.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def document(title: str, body: str, scripts: Sequence[str], *, live: bool = False) -> str:
-    """A whole page that needs nothing else.
+def page(
+    template: str,
+    title: str,
+    scripts: Sequence[str],
+    data: Any,
+    *,
+    live: bool = False,
+    **values: Any,
+) -> str:
+    """A whole page that needs nothing else: a template, its scripts, and the data they draw.
 
     Its security policy lets these scripts run and no other, and, unless it is live, lets it reach
     no address at all.
@@ -43,36 +41,51 @@ def document(title: str, body: str, scripts: Sequence[str], *, live: bool = Fals
         f"img-src data:; connect-src {reach}; "
         "base-uri 'none'; form-action 'none'"
     )
-    return "".join(
-        (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>{text(title)}</title>",
-            f'<link rel="icon" href="{_ICON}">',
-            f"<style>{asset('page.css')}</style></head>\n<body>",
-            body,
-            f"<script>{code}</script></body></html>\n",
-        )
-    )
-
-
-def table(head: Iterable[Any], rows: Iterable[Iterable[Any]], numbers: int = 0) -> str:
-    """A table of text; the columns from the ``numbers``-th on are set as numbers."""
-
-    def cells(tag: str, values: Iterable[Any]) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if i >= numbers else ''}{' scope=col' if tag == 'th' else ''}>"
-            f"{text(value)}</{tag}>"
-            for i, value in enumerate(values)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{cells("th", head)}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        _templates()
+        .get_template(template)
+        .render(
+            title=title,
+            policy=Markup(policy),
+            icon=Markup(_ICON),
+            style=Markup(asset("page.css")),
+            code=Markup(code),
+            data=data_script("data", data),
+            live=live,
+            **values,
+        )
     )
+
+
+def data_script(name: str, value: Any) -> Markup:
+    """Data as JSON. ``<`` is written as its code, so nothing inside can end the element."""
+    encoded = msgspec.json.encode(value).decode()
+    safe = encoded.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return Markup(f'<script type="application/json" id="{name}">{printable(safe)}</script>')
+
+
+def asset(name: str) -> str:
+    """A file that comes with the package."""
+    return (resources.files("fedstill.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("fedstill.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,  # a name that is misspelt is an error, not nothing
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_harmless,
+    )
+    found.filters |= {"percent": in_percent, "bytes": in_bytes, "duration": duration}
+    return found
+
+
+def _harmless(value: Any) -> Any:
+    """What is printed, without control characters. Markup comes from the templates themselves."""
+    return value if isinstance(value, Markup) else printable(str(value))
 
 
 # A drop, for what distillation gives.

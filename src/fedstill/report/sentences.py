@@ -20,6 +20,8 @@ _OPTIONS = {
     "partition": "--partition",
     "participation": "--participation",
     "rounds": "--rounds",
+    "privacy.epsilon": "--epsilon",
+    "privacy.delta": "--delta",
     "device": "--device",
     "seed": "--seed",
 }
@@ -79,6 +81,14 @@ def epsilon_explained(epsilon: float, delta: float | None) -> str:
     )
 
 
+DETAILS = {  # what a number that methods report means, and what a reader may wonder about
+    "matching_loss": (
+        "How far the features (or gradients) of the synthetic images are from those of the "
+        "clients' records at the end of a round's distillation. It is measured with each round's "
+        "own weights, so it may rise while the accuracy does: better networks have larger features."
+    ),
+}
+
 NO_PRIVACY = (
     "This run had no privacy mechanism. Synthetic images are not private by themselves: without "
     "noise they can give records away, and so can weights. Treat what the clients sent as if it "
@@ -89,13 +99,19 @@ NO_PRIVACY = (
 def command(run: RunView) -> str:
     """The shortest command that asks for this run again: what departs from the defaults."""
     parts = ["fedstill", "run", str(run.summary["method"])]
-    settings, defaults = flat(run.config), _defaults(run)
-    for key, value in settings.items():
-        if key in _ASIDE or defaults.get(key) == value:
-            continue
-        text = _toml(value)
-        parts += [_OPTIONS[key], text] if key in _OPTIONS else ["--set", f"{key}={text}"]
+    for key, value, _ in departures(run):
+        parts += [_OPTIONS[key], value] if key in _OPTIONS else ["--set", f"{key}={value}"]
     return shlex.join(parts)
+
+
+def departures(run: RunView) -> list[tuple[str, str, str]]:
+    """The settings that are not at their defaults: key, value and default."""
+    settings, defaults = flat(run.config), _defaults(run)
+    return [
+        (key, _toml(value), _toml(defaults[key]) if key in defaults else "-")
+        for key, value in settings.items()
+        if key not in _ASIDE and defaults.get(key) != value
+    ]
 
 
 def _defaults(run: RunView) -> Table:
@@ -103,13 +119,22 @@ def _defaults(run: RunView) -> Table:
     looking at a run must not execute what its configuration names."""
     settings = flat(run.config)
     method, model = settings.get("method.name"), settings.get("model.name")
-    usual = flat(resolve({"method": method if method in METHODS else "fedavg"}).table)
+    usual = flat(_resolved(method if method in METHODS else "fedavg", run.config))
     if method not in METHODS:
         usual = {key: value for key, value in usual.items() if not key.startswith("method.")}
     if model in (None, usual["model.name"]):
         return usual
     usual = {key: value for key, value in usual.items() if not key.startswith("model.")}
     return {**usual, **_model_defaults(model)}
+
+
+def _resolved(method: str, config: Table) -> Table:
+    """A request for this method alone. A private run has other defaults, and needs a budget to be
+    resolved; the budget itself has no default."""
+    if "privacy" not in config:
+        return resolve({"method": method}).table
+    usual = resolve({"method": method, "privacy": {"epsilon": 1.0}}).table
+    return {**usual, "privacy": {k: v for k, v in usual["privacy"].items() if k != "epsilon"}}
 
 
 def _model_defaults(model: str) -> Table:

@@ -1,35 +1,68 @@
-"""A live page of a run on this machine's loopback address.
+"""A live page of a run, or of all runs in a folder, on this machine's loopback address.
 
-It serves two documents, both made from the run folder at the moment they are asked for, and no
-files: no path can lead out of the folder, because no path is ever looked up. It reads only, so the
-run can stop, restart or be resumed meanwhile; what cannot be read for a moment is asked for again.
+Every page is made from run folders at the moment it is asked for, and no file is served: no path
+can lead out of the folder, because a path is only compared with the names of the runs found there.
+It reads only, so a run can stop, restart or be resumed meanwhile; what cannot be read for a moment
+is asked for again.
 """
 
 import hashlib
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from fedstill.errors import FedstillError, RequestError
+from fedstill.report.index_page import address, index_page
 from fedstill.report.page import report_page
-from fedstill.report.source import open_run
+from fedstill.report.source import open_run, runs_in, tag_of
 from fedstill.version import VERSION
 
 HOST = "127.0.0.1"
 _FIRST, _TRIES = 8080, 50
 
 
+@dataclass(frozen=True)
+class LivePage:
+    """A page, and a tag that changes when it does."""
+
+    tag: Callable[[], str]
+    make: Callable[[], str]
+
+
+def _run_page(run: Path) -> LivePage:
+    return LivePage(lambda: tag_of(run), lambda: report_page(open_run(run), live=True))
+
+
+def _index(folder: Path) -> LivePage:
+    def tag() -> str:
+        tags = [f"{run} {tag_of(run)}" for run in runs_in(folder)]
+        return hashlib.sha256("\n".join(tags).encode()).hexdigest()[:32]
+
+    return LivePage(tag, lambda: index_page(folder))
+
+
 class LiveServer(ThreadingHTTPServer):
-    """Serves one run; stop it with ``shutdown``."""
+    """Serves one run, or a folder of runs; stop it with ``shutdown``."""
 
     daemon_threads = True
 
-    def __init__(self, run_folder: Path, port: int) -> None:
-        self.run_folder = run_folder
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.several = bool(runs_in(folder))
         super().__init__((HOST, port), _Handler)
+
+    def page(self, path: str) -> LivePage | None:
+        """What is at this path: it ends in ``/``, or in ``/page`` where a script asks."""
+        place = path.removesuffix("page")
+        if place == "/":
+            return _index(self.folder) if self.several else _run_page(self.folder)
+        runs = runs_in(self.folder) if self.several else []
+        names = {address(str(run.relative_to(self.folder))): run for run in runs}
+        return _run_page(names[place]) if place in names else None
 
     @property
     def address(self) -> str:
@@ -41,12 +74,13 @@ class LiveServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def open_server(run_folder: Path, port: int | None) -> LiveServer:
+def open_server(folder: Path, port: int | None) -> LiveServer:
     """A server on this port, or on the first free one."""
-    open_run(run_folder)  # a folder without a run is refused at once
+    if not runs_in(folder):
+        open_run(folder)  # a folder without a run is refused at once
     for candidate in range(_FIRST, _FIRST + _TRIES) if port is None else (port,):
         try:
-            return LiveServer(run_folder, candidate)
+            return LiveServer(folder, candidate)
         except OverflowError as error:
             raise RequestError(f"--port {candidate}: not a port; use 0 to 65535") from error
         except OSError as error:
@@ -55,22 +89,14 @@ def open_server(run_folder: Path, port: int | None) -> LiveServer:
     raise RequestError(f"no free port from {_FIRST} on; name one by --port")
 
 
-def serve_run(run_folder: Path, port: int | None, say: Callable[[str], None]) -> None:
+def serve(folder: Path, port: int | None, say: Callable[[str], None]) -> None:
     """Serve until Ctrl-C."""
-    with open_server(run_folder, port) as server:
+    with open_server(folder, port) as server:
         say(server.address)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             return
-
-
-def _tag(run_folder: Path) -> str:
-    """Changes when a file that the page is made from does."""
-    patterns = ("config.toml", "*.json*", "synthetic/round-*")
-    files = sorted(file for pattern in patterns for file in run_folder.glob(pattern))
-    facts = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
-    return f'"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}"'
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -84,18 +110,20 @@ class _Handler(BaseHTTPRequestHandler):
         names = (f"{HOST}:{self.server.server_port}", f"localhost:{self.server.server_port}")
         if self.headers.get("Host") not in names:
             self._answer(HTTPStatus.FORBIDDEN, "ask for this page by its own address\n")
-        elif self.path in ("/", "/page"):
-            self._page()
         else:
-            self._answer(HTTPStatus.NOT_FOUND, "there is only /\n")
+            self._page()
 
     def _page(self) -> None:
         try:
-            tag = _tag(self.server.run_folder)  # before the page: it may only be older than it
+            found = self.server.page(self.path)
+            if found is None:
+                self._answer(HTTPStatus.NOT_FOUND, "there is only /\n")
+                return
+            tag = f'"{found.tag()}"'  # before the page: it may only be older than it
             if self.headers.get("If-None-Match") == tag:
                 self._answer(HTTPStatus.NOT_MODIFIED, "", ETag=tag)
                 return
-            page = report_page(open_run(self.server.run_folder), live=True)
+            page = found.make()
         except (FedstillError, OSError) as error:  # being restarted, moved or removed
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
             return

@@ -4,21 +4,25 @@ Reading is lenient: what is there is shown, and ``notes`` say what is missing or
 Only a folder that holds no run at all is refused.
 """
 
+import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
+from urllib.parse import quote
 
 import msgspec
 
 from fedstill.config.nested import Table, flat, read_toml
 from fedstill.errors import UNREADABLE, RequestError
-from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
+from fedstill.runs.metrics import Confusion, Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
 from fedstill.version import VERSION
 
 T = TypeVar("T")
 
+_DEPTH = 4  # reproductions/RECIPE/SCALE/CELL
 _LARGEST = 2**63  # (and no comparison with NaN is true)
 
 
@@ -31,6 +35,7 @@ class RunView:
     summary: Table  # the keys that ``Summary`` has, where they are known
     rounds: list[RoundMetrics]
     holdings: Holdings | None
+    confusion: Confusion | None
     sessions: list[Session]
     synthetic: list[Path]
     notes: list[str]
@@ -55,6 +60,29 @@ class RunView:
         return f"{self.summary['method']} on {self.summary['data']}"
 
 
+def is_run(path: Path) -> bool:
+    """Whether a run was begun in this folder."""
+    return any((path / name).is_file() for name in ("config.toml", "summary.json"))
+
+
+def runs_in(folder: Path, depth: int = _DEPTH) -> list[Path]:
+    """The run folders inside a folder that is none itself, in the order of their names.
+
+    Links are not followed: nothing outside the folder is read.
+    """
+    if not folder.is_dir() or is_run(folder):
+        return []
+    found: list[Path] = []
+    for inside in sorted(folder.iterdir()):
+        if inside.is_symlink() or not inside.is_dir() or inside.name.startswith("."):
+            continue
+        if is_run(inside):
+            found.append(inside)
+        elif depth > 1:
+            found += runs_in(inside, depth - 1)
+    return found
+
+
 def open_run(path: Path) -> RunView:
     """The run in this folder."""
     if not path.is_dir():
@@ -74,10 +102,28 @@ def open_run(path: Path) -> RunView:
         summary=_known(_publishable(summary or {}, config or {}), config or {}, rounds),
         rounds=rounds,
         holdings=_holdings(path, config or {}, notes),
+        confusion=_confusion(path, config or {}, notes),
         sessions=_sessions(path),
         synthetic=sorted((path / "synthetic").glob("round-*.safetensors")),
         notes=notes + _newer(summary or {}),
     )
+
+
+def report_link(run: RunView, beside: Path) -> str | None:
+    """The way from a page in the folder ``beside`` to the run's report, where there is one."""
+    report = run.path / "report.html"
+    if not report.is_file():
+        return None
+    way = os.path.relpath(report.resolve(), beside.resolve())
+    return "./" + quote(way.replace(os.sep, "/"))  # "./": a folder called "javascript:" is a folder
+
+
+def tag_of(path: Path) -> str:
+    """Changes when a file that the run's page is made from does."""
+    patterns = ("config.toml", "*.json*", "synthetic/round-*")
+    files = sorted(file for pattern in patterns for file in path.glob(pattern))
+    facts = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
 def _config(path: Path, notes: list[str]) -> Table | None:
@@ -186,6 +232,12 @@ def _holdings(path: Path, config: Table, notes: list[str]) -> Holdings | None:
         notes.append("who held what is not shown: with privacy on, class counts are private")
         return None
     return _decoded(path / "holdings.json", Holdings, notes)
+
+
+def _confusion(path: Path, config: Table, notes: list[str]) -> Confusion | None:
+    if "privacy" in config:  # its rows are class counts: no private run has one
+        return None
+    return _decoded(path / "confusion.json", Confusion, notes)
 
 
 def _sessions(path: Path) -> list[Session]:

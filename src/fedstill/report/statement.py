@@ -17,7 +17,7 @@ from fedstill.files import write_atomically
 from fedstill.privacy.accounting import Accountant
 from fedstill.privacy.audit import AuditReport, Verdict
 from fedstill.privacy.ledger import Access, Ledger
-from fedstill.report.embed import document, text
+from fedstill.report.embed import page
 from fedstill.report.sentences import NO_PRIVACY, epsilon_explained
 from fedstill.report.source import RunView, open_run
 
@@ -51,16 +51,7 @@ class Statement:
     @property
     def html(self) -> str:
         """A self-contained page, for the screen and for paper."""
-        kind = "done" if self.good else "failed"
-        body = "".join(_section(number, part) for number, part in enumerate(self.parts))
-        return document(
-            f"{self.title} · fedstill",
-            '<header class="top"><p class="brand">fedstill <span>privacy statement</span></p>'
-            f'<h1>{text(self.title)} <span class="pill {kind}">{text(self.mark)}</span></h1>'
-            f'</header><main class="statement">{body}</main>'
-            f"<footer><p>{text(self.footer)}</p></footer>",
-            (),
-        )
+        return page("statement.html", self.title, (), None, statement=self)
 
     @property
     def plain(self) -> str:
@@ -86,22 +77,6 @@ def _wrapped(sentence: str, first: str = "", rest: str = "") -> list[str]:
         subsequent_indent=rest,
         break_long_words=False,
         break_on_hyphens=False,
-    )
-
-
-def _section(number: int, part: Part) -> str:
-    sentences = "".join(f"<p>{text(s)}</p>" for s in part.sentences)
-    facts = "".join(
-        f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>"
-        for name, value in (part.facts or {}).items()
-    )
-    items = "".join(f"<li>{text(item)}</li>" for item in part.items)
-    return (
-        f'<section aria-labelledby="part-{number}"><h2 id="part-{number}">{text(part.title)}</h2>'
-        + sentences
-        + (f'<dl class="facts">{facts}</dl>' if facts else "")
-        + (f"<ul>{items}</ul>" if items else "")
-        + "</section>"
     )
 
 

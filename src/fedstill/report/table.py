@@ -9,6 +9,9 @@ from typing import Any
 from fedstill.draw.numbers import in_bytes, in_percent
 from fedstill.report.comparison import Comparison, Entry, Point
 
+_GAP = 2  # between columns on a terminal
+_NAME = 24  # room for a run's name, at least
+
 
 @dataclass(frozen=True)
 class Column:
@@ -18,6 +21,7 @@ class Column:
     value: Callable[[Entry], Any]
     form: Callable[[Any], str] = "{:g}".format
     more: Callable[[Entry], str] = lambda _entry: ""
+    spare: int = 0  # where there is no room for all columns, those with the highest go first
 
     def shown(self, entry: Entry) -> str:
         value = self.value(entry)
@@ -45,29 +49,56 @@ def columns(comparison: Comparison) -> list[Column]:
     """The columns of every entry; epsilon only where some run has one."""
     found = [
         Column("run", lambda entry: entry.label, str),
-        Column("seeds", lambda entry: len(entry.runs), str),
+        Column("seeds", lambda entry: len(entry.runs), str, spare=3),
         Column("accuracy", _mean("accuracy"), in_percent, _spread),
-        Column("best", _mean("best_accuracy"), in_percent),
-        Column("rounds", _mean("rounds_done")),
-        Column("up", _mean("up_bytes"), in_bytes),
-        Column("down", _mean("down_bytes"), in_bytes),
-        Column("minutes", lambda entry: (entry.mean("seconds") or 0) / 60, "{:.1f}".format),
+        Column("best", _mean("best_accuracy"), in_percent, spare=4),
+        Column("rounds", _mean("rounds_done"), spare=1),
+        Column("up", _mean("up_bytes"), in_bytes, spare=1),
+        Column("down", _mean("down_bytes"), in_bytes, spare=6),
+        Column(
+            "minutes", lambda entry: (entry.mean("seconds") or 0) / 60, "{:.1f}".format, spare=5
+        ),
     ]
+    if any(entry.mean("epsilon") is not None for entry in comparison.entries):
+        found.insert(2, Column("epsilon", _mean("epsilon"), "{:.2f}".format))
     if comparison.target is not None:
         goal = f"{100 * comparison.target:.4g}%"
         found += [
-            Column(f"rounds to {goal}", _to(comparison.target, lambda point: point.round)),
+            Column(f"rounds to {goal}", _to(comparison.target, lambda p: p.round), spare=2),
             Column(f"up to {goal}", _to(comparison.target, lambda point: point.up_bytes), in_bytes),
         ]
-    if any(entry.mean("epsilon") is not None for entry in comparison.entries):
-        found.append(Column("epsilon", _mean("epsilon"), "{:.2f}".format))
     return found
 
 
-def shown(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+def shown(
+    comparison: Comparison, wanted: Sequence[Column] | None = None
+) -> tuple[list[str], list[list[str]]]:
     """Head and rows as people read them."""
-    wanted = columns(comparison)
+    wanted = columns(comparison) if wanted is None else wanted
     return [c.head for c in wanted], [[c.shown(e) for c in wanted] for e in comparison.entries]
+
+
+def fitting(comparison: Comparison, width: int) -> tuple[list[Column], list[int]]:
+    """The columns that a terminal of this width has room for, and the width of each.
+
+    Numbers are never broken, heads only between words; names take the rest of the line, in several
+    lines if they must.
+    """
+    wanted = columns(comparison)
+    widths = [_width(column, comparison) for column in wanted]
+    longest = max(len(entry.label) for entry in comparison.entries)
+    while True:
+        rest = width - sum(widths[1:]) - _GAP * (len(widths) - 1)
+        least = max((column.spare, at) for at, column in enumerate(wanted))
+        if rest >= min(longest, _NAME) or least[0] == 0:
+            widths[0] = max(min(longest, rest), 8)
+            return wanted, widths
+        del wanted[least[1]], widths[least[1]]
+
+
+def _width(column: Column, comparison: Comparison) -> int:
+    words = [len(word) for word in column.head.split()]
+    return max(words + [len(column.shown(entry)) for entry in comparison.entries])
 
 
 def as_csv(comparison: Comparison) -> str:

@@ -3,6 +3,8 @@
 config.toml         everything resolved
 partition.safetensors
 holdings.json       how many records of each class every client holds
+forecast.json       what a round was expected to cost before the first one
+confusion.json      which classes the model takes for which, of the test split
 sessions.jsonl      one line each time the run was begun or resumed: command, versions, machine
 metrics.jsonl       one line per round
 summary.json        the run in one object
@@ -15,7 +17,7 @@ nodes/              on Flower's simulation: what the simulated nodes keep to the
 refused/            only if one was: messages that were not as declared, each with the reason
 errors.log          only if something failed: the tracebacks
 unpublished/        with privacy on: what must not be published; partition.safetensors and
-                    errors.log are there, and there is no holdings.json
+                    errors.log are there, and there is no holdings.json or confusion.json
 """
 
 import fcntl
@@ -24,6 +26,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +41,8 @@ from fedstill.files import TEMPORARY, append_line, sweep, write_atomically
 from fedstill.records import SyntheticSet
 from fedstill.runs import unpublished
 from fedstill.runs.checkpoint import Checkpoints
-from fedstill.runs.metrics import Holdings, RoundMetrics, Summary
+from fedstill.runs.forecast import Forecast
+from fedstill.runs.metrics import Confusion, Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
 from fedstill.runs.sets import SetMetadata, save_sets, set_name
 from fedstill.runs.unpublished import Digests
@@ -135,13 +139,25 @@ class RunFolder:
         except OSError as error:
             raise RequestError(f"--out {self.path}: {error.strerror}; name another one") from error
 
-    def reopen(self, config: Table, summary: Summary, digests: Digests) -> None:
-        """Resume the run here, if it is the same experiment on the same data."""
+    def reopen(
+        self, config: Table, summary: Summary, digests: Digests, shorter: Summary | None = None
+    ) -> None:
+        """Resume the run here, if it is the same experiment on the same data.
+
+        ``shorter``: the summary of the same run with its earlier number of rounds, where it is now
+        extended.
+        """
         self._acquire()
         try:
-            self._check_same(config, summary, digests)
+            self._check_same(config, summary, digests, shorter)
             if "privacy" in config:
                 unpublished.set_apart(self.path, digests)
+            if shorter is not None:
+                # The configuration comes last: until it is there, the same request extends the run.
+                if (self.path / "summary.json").exists():
+                    digest = summary.experiment_sha256
+                    self.write_summary(replace(self.read_summary(), experiment_sha256=digest))
+                write_atomically(self.path / "config.toml", tomli_w.dumps(config).encode())
         except BaseException:
             self.close()
             raise
@@ -157,9 +173,11 @@ class RunFolder:
         """Where worker processes find their files while the run is under way."""
         return self.path / ".workers"
 
-    def _check_same(self, config: Table, summary: Summary, digests: Digests) -> None:
+    def _check_same(
+        self, config: Table, summary: Summary, digests: Digests, shorter: Summary | None
+    ) -> None:
         changed = changed_keys(self.read_config(), config)
-        if changed:
+        if changed and not (shorter is not None and changed == ["rounds"]):
             raise RequestError(
                 f"--resume: the run in {self.path} was begun with other settings: "
                 f"{', '.join(changed)}; drop these options, or start a new run with another --out"
@@ -174,7 +192,8 @@ class RunFolder:
                 f"--resume: the data are not those that the run in {self.path} was begun with; "
                 "bring them back, or start a new run with another --out"
             )
-        if before.experiment_sha256 != summary.experiment_sha256:
+        known_as = {each.experiment_sha256 for each in (summary, shorter) if each is not None}
+        if before.experiment_sha256 not in known_as:
             raise RequestError(
                 f"--resume: config.toml, the scaling or the network are not those that the run in "
                 f"{self.path} was begun with; bring them back, or start a new run with "
@@ -208,6 +227,10 @@ class RunFolder:
         if holdings is not None:
             write_atomically(self.path / "holdings.json", msgspec.json.encode(holdings))
         append_line(self.path / "sessions.jsonl", msgspec.json.encode(session))
+
+    def write_forecast(self, forecast: Forecast) -> None:
+        """Replace ``forecast.json``."""
+        write_atomically(self.path / "forecast.json", msgspec.json.encode(forecast) + b"\n")
 
     def add_metrics(self, metrics: RoundMetrics) -> None:
         """Append a round's line."""
@@ -253,6 +276,10 @@ class RunFolder:
             raise RunError(f"{path}: {error.strerror}") from error
         except UNREADABLE as error:
             raise RunError(f"{path}: {error}") from error
+
+    def write_confusion(self, confusion: Confusion) -> None:
+        """Replace ``confusion.json``."""
+        write_atomically(self.path / "confusion.json", msgspec.json.encode(confusion) + b"\n")
 
     def write_model(self, params: Params, header: Mapping[str, Any]) -> None:
         """Replace ``model.safetensors``. No time or path goes in: equal runs, equal bytes."""

@@ -62,6 +62,7 @@ class Summary:
     details: dict[str, float] = field(default_factory=dict)  # of the round that was measured last
     accountant: str | None = None  # of epsilon
     privacy: str | None = None  # what epsilon guarantees, as a sentence
+    owners: str | None = None  # of partition natural: whose records became clients
 
     def after(self, history: "Sequence[RoundMetrics]", status: str) -> "Summary":
         """The same run after these rounds."""
@@ -94,3 +95,15 @@ class Holdings:
     class_names: list[str]
     counts: list[list[int]]  # [clients][classes]
     test_records: int
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """``confusion.json``: the test records of each class that the model predicts as each class.
+
+    It is of the round that was evaluated last. A private run has no such file.
+    """
+
+    round: int
+    class_names: list[str]
+    counts: list[list[int]]  # [true class][predicted class]

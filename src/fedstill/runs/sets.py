@@ -9,6 +9,7 @@ that the server itself distilled is stored as that of client ``SERVER``, -1.
     >>> DataLoader(stored, batch_size=64)  # it is a torch Dataset of (image, label)
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def set_file(path: Path) -> Path:
     return rounds[-1]
 
 
-def load_set(path: str | Path) -> StoredSet:
+def load_set(path: str | os.PathLike[str]) -> StoredSet:
     """The sets in a file of ``save_sets``, or of a run folder's last round.
 
     Nothing in the file is executed, and its tensors are mapped into memory, not read: a file

@@ -45,7 +45,8 @@ def set_apart(run: Path, digests: Digests) -> Path:
     for name in (PARTITION, ERRORS):
         if (run / name).exists():
             os.replace(run / name, folder / name)
-    (run / "holdings.json").unlink(missing_ok=True)
+    for counts in ("holdings.json", "confusion.json"):
+        (run / counts).unlink(missing_ok=True)
     return folder
 
 

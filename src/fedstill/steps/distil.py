@@ -117,7 +117,7 @@ class Plateau:
 def _chunks(
     ctx: ClientContext, positions: Tensor, slots: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    size = ctx.task.model.chunk
+    size = ctx.task.chunk
     for part, part_slots in zip(positions.split(size), slots.split(size), strict=True):
         yield ctx.records.take(part)[0], part_slots.to(ctx.task.device)
 

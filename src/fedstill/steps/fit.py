@@ -33,12 +33,13 @@ def fit(
     Labels are class numbers or distributions. ``weights`` gives the images unequal shares in the
     loss; their mean should be 1. With ``training.balanced`` they are shares within a class, and
     decide how often an image is drawn. ``radius`` keeps every step within that distance of
-    ``start``. Each batch has its own augmentation.
+    ``start``. Each batch has its own augmentation. The network is in training mode.
     """
     steps = training.steps(len(images)) if iterations is None else iterations
     params = tracked(start)
     descent = Descent(params, training)
     augment = augmentations(training.augment, task, rng.at("augment").torch(), flip=training.flip)
+    draws = rng.at("dropout").torch()
     batches = _batches(len(images), training.batch_size, rng)
     if training.balanced:
         classes = labels.argmax(1) if labels.is_floating_point() else labels
@@ -48,7 +49,8 @@ def fit(
     for step, rows in zip(range(steps), batches, strict=False):
         rows = rows.to(images.device)
         share = None if weights is None else weights[rows]
-        gradient, _ = batch_gradient(task, params, augment()(images[rows]), labels[rows], share)
+        inputs = augment()(images[rows])
+        gradient, _ = batch_gradient(task, params, inputs, labels[rows], share, draws)
         descent.step(gradient, training.rate(step, steps))
         if radius is not None:
             with torch.no_grad():

@@ -15,22 +15,29 @@ def tracked(params: Params) -> Params:
 
 
 def batch_gradient(
-    task: Task, params: Params, x: Tensor, y: Tensor, weights: Tensor | None = None
+    task: Task,
+    params: Params,
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor | None = None,
+    draws: torch.Generator | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """Gradient (in the order of ``params``) and value of the mean loss over one batch.
 
-    ``params`` must be tracked; ``weights`` multiply the records' losses. One large batch is
-    slower than its chunks in sequence: a chunk's activations are still in the cache when the
-    backward pass reads them.
+    ``params`` must be tracked; ``weights`` multiply the records' losses. With ``draws`` the network
+    is in training mode, and its random draws (dropout) come from there; without, in evaluation
+    mode: for gradients that are compared with others. One large batch is slower than its chunks in
+    sequence: a chunk's activations are still in the cache when the backward pass reads them.
     """
     leaves = list(params.values())
     gradient: list[Tensor] = []
     total = torch.zeros((), device=x.device)
-    chunk = task.model.chunk
+    # A batch norm's statistics are those of the whole batch.
+    chunk = max(1, len(x)) if task.model.statistics else task.chunk
     shares = [None] * len(x.split(chunk)) if weights is None else weights.split(chunk)
     for part, labels, share in zip(x.split(chunk), y.split(chunk), shares, strict=True):
         with task.casting():
-            losses = task.loss(task.model.apply(params, part), labels)
+            losses = task.loss(logits_of(task, params, part, draws), labels)
         loss = (losses if share is None else losses * share).sum() / len(x)
         # An unused weight (a bias before an instance norm) has gradient zero.
         parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
@@ -39,14 +46,25 @@ def batch_gradient(
     return gradient, total
 
 
-def full_gradient(task: Task, params: Params, records: Records) -> tuple[Params, Tensor]:
-    """Gradient and value of the mean loss over all records, in one pass."""
+def logits_of(task: Task, params: Params, x: Tensor, draws: torch.Generator | None) -> Tensor:
+    """The network's outputs in training mode with these random draws, or in evaluation mode."""
+    model = task.model
+    return model.apply(params, x) if draws is None else model.train_apply(params, x, draws)
+
+
+def full_gradient(
+    task: Task, params: Params, records: Records, draws: torch.Generator | None = None
+) -> tuple[Params, Tensor]:
+    """Gradient and value of the mean loss over all records, in one pass.
+
+    ``draws`` as in ``batch_gradient``.
+    """
     weights = tracked(params)
     gradient: list[Tensor] = []
     total = torch.zeros((), device=task.device)
-    for positions in torch.arange(len(records)).split(task.model.chunk):
+    for positions in torch.arange(len(records)).split(task.chunk):
         x, y = records.take(positions)
-        parts, loss = batch_gradient(task, weights, x, y)
+        parts, loss = batch_gradient(task, weights, x, y, draws=draws)
         share = len(positions) / len(records)
         gradient = _accumulate(gradient, [g * share for g in parts])
         total += loss * share

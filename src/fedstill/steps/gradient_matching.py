@@ -107,7 +107,7 @@ def weight_gradient(
     """Gradient of the mean loss over one batch: what images are matched to."""
     if not (compiled and compiler_found()):
         return batch_gradient(task, tracked(params), x, y)[0]
-    program, size = _compiled(task.model, task.loss), task.model.chunk
+    program, size = _compiled(task.model, task.loss), task.chunk
     shares = x.new_full((len(x),), 1 / len(x))
     total = [torch.zeros_like(v) for v in params.values()]
     for chunk in zip(x.split(size), y.split(size), shares.split(size), strict=True):
@@ -150,7 +150,7 @@ def gradient_matching_pixels(
 
     total = [torch.zeros_like(leaf) for leaf in leaves]
     waiting: deque[tuple[Tensor, tuple[Tensor | None, ...]]] = deque()
-    parts = list(zip(images.split(task.model.chunk), labels.split(task.model.chunk), strict=True))
+    parts = list(zip(images.split(task.chunk), labels.split(task.chunk), strict=True))
     for number, (part, y) in enumerate(parts):
         keep = number < _KEPT_CHUNKS
         x = part.detach().requires_grad_(keep)

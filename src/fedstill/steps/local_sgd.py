@@ -42,7 +42,7 @@ def local_sgd(
     (``batch_size`` is not used), and an epoch has 1 / q steps. All of these numbers are public.
     """
     weights = tracked(start)
-    descent = Descent(weights, training, weight_decay)
+    descent = Descent(weights, training, weight_decay, ctx.task.model.statistics)
     if ctx.private is None:
         number = steps_of(len(ctx.records), training.epochs, training.batch_size, steps)
         gradients = _batch_gradients(ctx, weights, training.batch_size)
@@ -62,17 +62,18 @@ def _batch_gradients(
     ctx: ClientContext, weights: Params, batch_size: int
 ) -> Iterator[list[Tensor]]:
     """The gradient at the current weights on each batch, epoch after epoch."""
-    records = ctx.records
+    records, draws = ctx.records, ctx.rng.at("dropout").torch()
     for epoch in itertools.count():
         order = torch.randperm(len(records), generator=ctx.rng.at("order", epoch).torch())
         for positions in order.split(batch_size):
             x, y = records.take(positions)
-            yield batch_gradient(ctx.task, weights, x, y)[0]
+            yield batch_gradient(ctx.task, weights, x, y, draws=draws)[0]
 
 
 def _noisy_gradients(
     ctx: ClientContext, private: Private, weights: Params
 ) -> Iterator[list[Tensor]]:
     """The same through the private door: one access per step."""
-    while True:
-        yield list(private.noisy_mean(weight_gradients(ctx.task, weights)).values())
+    for step in itertools.count():
+        gradients = weight_gradients(ctx.task, weights, draws=ctx.rng.at("dropout", step))
+        yield list(private.noisy_mean(gradients).values())

@@ -70,7 +70,7 @@ def class_means(
     sums: list[Tensor] = []
     with torch.no_grad():
         for x, slots in chunks:
-            full = padded(x, task.model.chunk) if compiled else x
+            full = padded(x, task.chunk) if compiled else x
             outputs = [out[: len(x)] for out in forward(params, full)]
             sums = sums or [out.new_zeros(len(counts), out.shape[1]) for out in outputs]
             for total, out in zip(sums, outputs, strict=True):
@@ -107,7 +107,7 @@ def pixel_gradient(
 
 def classes_at_once(task: Task, images_per_class: int) -> int:
     """Whole classes per synthetic chunk, which may exceed the model's chunk by a quarter."""
-    return max(1, round(1.25 * task.model.chunk / images_per_class))
+    return max(1, round(1.25 * task.chunk / images_per_class))
 
 
 def euclidean(difference: Tensor) -> Tensor:

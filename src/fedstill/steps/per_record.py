@@ -25,6 +25,7 @@ from fedstill.models.model import Model
 from fedstill.models.separate import Separate
 from fedstill.records import Records
 from fedstill.rng import Rng
+from fedstill.steps.gradient import logits_of
 from fedstill.steps.matching import same
 from fedstill.steps.record_gradients import Gradients, Outer
 from fedstill.types import Params, Task
@@ -37,6 +38,7 @@ class WeightGradients:
     task: Task
     params: Params
     augment: Callable[[Tensor], Tensor] = same
+    draws: Rng | None = None
 
     @property
     def floats(self) -> int:
@@ -48,27 +50,37 @@ class WeightGradients:
 
     def __call__(self, records: Records) -> Gradients:
         x, y = records.all()
-        return per_record_gradients(self.task, self.params, self.augment(x), y)
+        return per_record_gradients(self.task, self.params, self.augment(x), y, self.draws)
 
 
 def weight_gradients(
-    task: Task, params: Params, augment: Callable[[Tensor], Tensor] = same
+    task: Task,
+    params: Params,
+    augment: Callable[[Tensor], Tensor] = same,
+    draws: Rng | None = None,
 ) -> WeightGradients:
     """The ``per_record`` argument of ``noisy_sum`` etc. for the loss gradient at these weights.
 
     ``augment`` is applied to each record first; its result for one record must not depend on
     another. Its random draw may be the same for all records, and public.
 
+    With ``draws`` the network is in training mode. All records have the same random draws
+    (dropout), the start of this stream: then a record's gradient does not depend on which others
+    were sampled before it, and clipping bounds what one record changes, although the stream is
+    public.
+
     >>> gradient = ctx.private.noisy_mean(weight_gradients(ctx.task, params))
     """
-    return WeightGradients(task, params, augment)
+    return WeightGradients(task, params, augment, draws)
 
 
-def per_record_gradients(task: Task, params: Params, x: Tensor, y: Tensor) -> Gradients:
-    """The gradient of each record's loss."""
+def per_record_gradients(
+    task: Task, params: Params, x: Tensor, y: Tensor, draws: Rng | None = None
+) -> Gradients:
+    """The gradient of each record's loss; in training mode with the same ``draws`` for each."""
     plain = {k: v.detach() for k, v in params.items()}
-    if isinstance(task.model, Separate):
-        return Gradients(one_by_one(task, plain, x, y))
+    if isinstance(task.model, Separate) or (draws is not None and task.model.trains_differently):
+        return Gradients(one_by_one(task, plain, x, y, draws))
     watch = _Watch(plain, len(x))
     with torch.enable_grad(), watch:
         loss = task.loss(task.model.apply(plain, x), y).sum()
@@ -113,16 +125,19 @@ def _has_rules(model: Model, shape: tuple[int, ...]) -> bool:
     return not watch.strange and not any(call.overwritten for call in watch.calls)
 
 
-def one_by_one(task: Task, params: Params, x: Tensor, y: Tensor) -> Params:
+def one_by_one(
+    task: Task, params: Params, x: Tensor, y: Tensor, draws: Rng | None = None
+) -> Params:
     """The same for any network: a batch of one for each record, by ``vmap`` where it can be."""
     try:
-        return by_vmap(task, params, x, y)
+        return by_vmap(task, params, x, y, draws)
     except (RuntimeError, NotImplementedError):  # an operation that vmap does not support
         rows = []
         for i in range(len(x)):
             weights = {name: v.requires_grad_(True) for name, v in _copied(params).items()}
             with torch.enable_grad():
-                loss = task.loss(task.model.apply(weights, x[i : i + 1]), y[i : i + 1]).sum()
+                logits = logits_of(task, weights, x[i : i + 1], _started(draws))
+                loss = task.loss(logits, y[i : i + 1]).sum()
             found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
             rows.append(dict(zip(weights, found, strict=True)))
         return {name: torch.stack([row[name] for row in rows]) for name in params}
@@ -132,14 +147,21 @@ def _copied(params: Params) -> Params:
     return {name: v.detach().clone() for name, v in params.items()}
 
 
-def by_vmap(task: Task, params: Params, x: Tensor, y: Tensor) -> Params:
+def by_vmap(task: Task, params: Params, x: Tensor, y: Tensor, draws: Rng | None = None) -> Params:
     """The same for any network whose operations ``torch.func`` supports."""
+    generator = _started(draws)
 
     def loss(weights: Params, one: Tensor, label: Tensor) -> Tensor:
-        return task.loss(task.model.apply(weights, one[None]), label[None]).sum()
+        return task.loss(logits_of(task, weights, one[None], generator), label[None]).sum()
 
-    gradient: Params = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(params, x, y)
+    gradient: Params = torch.func.vmap(
+        torch.func.grad(loss), in_dims=(None, 0, 0), randomness="error" if draws is None else "same"
+    )(params, x, y)
     return gradient
+
+
+def _started(draws: Rng | None) -> torch.Generator | None:
+    return None if draws is None else draws.torch()
 
 
 @dataclass(frozen=True)

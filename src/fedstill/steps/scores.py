@@ -18,8 +18,8 @@ class Scores:
     """A model's predictions on some records.
 
     ``right`` is the share of correct predictions per record: one prediction per record, or one per
-    position of a text. ``confidence``, ``labels`` and ``groups`` are ``None`` if records have none:
-    a text has no class, and only some data have groups.
+    position of a text. ``confidence``, ``labels``, ``predicted`` and ``groups`` are ``None`` if
+    records have none: a text has no class, and only some data have groups.
     """
 
     loss: float
@@ -28,6 +28,7 @@ class Scores:
     confidence: Tensor | None = None
     labels: Tensor | None = None
     groups: Tensor | None = None
+    predicted: Tensor | None = None
 
     @property
     def accuracy(self) -> float:
@@ -56,17 +57,25 @@ class Scores:
             raise ValueError("the records have no class each: no accuracy per class")
         return per_class_accuracy(self.right > 0, self.labels, self.classes)
 
+    @cached_property
+    def confusion(self) -> Tensor | None:
+        """Records by class (rows) and predicted class (columns); ``None`` without classes."""
+        if self.labels is None or self.predicted is None:
+            return None
+        pairs = self.labels * self.classes + self.predicted
+        return pairs.bincount(minlength=self.classes**2).view(self.classes, self.classes)
+
 
 def score(task: Task, params: Params, records: Records) -> Scores:
     """One pass over these records."""
-    chunks = (records.take(p) for p in torch.arange(len(records)).split(task.model.chunk))
+    chunks = (records.take(p) for p in torch.arange(len(records)).split(task.chunk))
     groups = records.split.groups
     return _score(task, params, chunks, None if groups is None else groups[records.index])
 
 
 def score_set(task: Task, params: Params, synthetic: SyntheticSet) -> Scores:
     """One pass over synthetic images; of a soft label the most probable class counts."""
-    chunk = task.model.chunk
+    chunk = task.chunk
     chunks = zip(synthetic.images.split(chunk), synthetic.classes.split(chunk), strict=True)
     return _score(task, params, chunks, None)
 
@@ -78,15 +87,18 @@ def _score(
     right: list[Tensor] = []
     confidences: list[Tensor] = []
     labels: list[Tensor] = []
+    predicted: list[Tensor] = []
     loss = 0.0
     for x, y in chunks:
         logits = task.model.inference(params, x)[-1]
-        hits = (logits.argmax(-1) == y).cpu().double()
+        chosen = logits.argmax(-1)
+        hits = (chosen == y).cpu().double()
         right.append(hits.view(len(hits), -1).mean(1))
         loss += float(task.loss(logits, y).sum())
         if logits.dim() == 2:
             confidences.append(logits.softmax(1).amax(1).cpu())
             labels.append(y.cpu())
+            predicted.append(chosen.cpu())
     shares = torch.cat(right)
     return Scores(
         loss / len(shares),
@@ -95,6 +107,7 @@ def _score(
         torch.cat(confidences) if confidences else None,
         torch.cat(labels) if labels else None,
         groups,
+        torch.cat(predicted) if predicted else None,
     )
 
 

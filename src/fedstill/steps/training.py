@@ -1,7 +1,7 @@
 """How a network is trained: the settings, the learning-rate schedules and the update rules."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
@@ -102,10 +102,20 @@ UPDATES: dict[Optimiser, Callable[[Tensor, float], Update]] = {"sgd": Sgd, "adam
 
 
 class Descent:
-    """Steps on weights, in place: the optimiser, weight decay, and a term that a method may add."""
+    """Steps on weights, in place: the optimiser, weight decay, and a term that a method may add.
 
-    def __init__(self, weights: Params, training: Training, weight_decay: float = 0.0) -> None:
+    ``untouched`` names those that no step changes: the running statistics of batch norms.
+    """
+
+    def __init__(
+        self,
+        weights: Params,
+        training: Training,
+        weight_decay: float = 0.0,
+        untouched: Collection[str] = (),
+    ) -> None:
         self._weights, self._weight_decay = weights, weight_decay
+        self._untouched = untouched
         make, momentum = UPDATES[training.optimiser], training.momentum
         self._updates = [make(weight.detach(), momentum) for weight in weights.values()]
 
@@ -117,6 +127,8 @@ class Descent:
         for (name, weight), update, part in zip(
             self._weights.items(), self._updates, gradient, strict=True
         ):
+            if name in self._untouched:
+                continue
             if self._weight_decay:
                 part.add_(weight, alpha=self._weight_decay)
             if extra:
@@ -125,5 +137,5 @@ class Descent:
 
 
 def initial_weights(task: Task, rng: Rng) -> Params:
-    """Newly initialised weights on the task's device."""
-    return to_device(task.model.init(rng.torch()), task.device)
+    """Newly initialised weights on the task's device, also of a pretrained network."""
+    return to_device(task.model.newly_initialised(rng.torch()), task.device)

@@ -211,5 +211,5 @@ def _share(task: Task, weights: Params, x: Tensor, y: Tensor, of: int) -> Tensor
 
 def _chunks(task: Task, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Parts that fit into the processor's cache, with small graphs."""
-    size = task.model.chunk
+    size = task.chunk
     return zip(x.split(size), y.split(size), strict=True)

@@ -119,8 +119,11 @@ def toy_experiment(
     """
     toy = _TOY.get()() if data is None else toy_digits(data)
     owner = toy.owner
+    # A method that learns on fixed features has a small map; any other gets the toy's network.
+    features = "model" in method.DEFAULTS
     request = {
         "method": {"name": "toy"},
+        "model": {"name": "linear", "feature_map": "orientation"} if features else None,
         "rounds": rounds,
         "quorum": quorum,
         "seed": seed,
@@ -131,7 +134,7 @@ def toy_experiment(
     partition = Partition(owner, _CLIENTS)
     if method.pooled:
         partition = Partition(torch.zeros_like(owner), 1)
-    objects = UserObjects(method, toy.data, model or toy.model)
+    objects = UserObjects(method, toy.data, model or (None if features else toy.model))
     return build(request, objects, partition=partition).planned()
 
 

@@ -4,6 +4,7 @@ Distil once, then search at the server as often as needed: nothing is sent while
 judged on held-out synthetic images. The winner is a configuration for one federated run.
 """
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from fedstill.config import resolve_model
 from fedstill.config.nested import Table, as_table, read_toml
 from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
 from fedstill.evaluate.evaluation import model_tables
+from fedstill.observe.progress import ProgressConsole
 from fedstill.rng import Rng
 from fedstill.runs.find import run_of
 from fedstill.runs.folder import RunFolder
 from fedstill.runs.sets import StoredSet, load_set, set_file
 from fedstill.tune.objective import Judge, held_out_rows
 from fedstill.tune.page import write_page
+from fedstill.tune.progress import watcher_for
 from fedstill.tune.rehearsal import owners_of
 from fedstill.tune.search import InProcess, InWorker, Judges, SearchLoop, Watcher
 from fedstill.tune.space import (
@@ -79,7 +82,7 @@ class Tuned:
 
 
 def tune(
-    source: str | Path,
+    source: str | os.PathLike[str],
     *,
     trials: int = 50,
     search: str = "both",
@@ -97,12 +100,14 @@ def tune(
     federated: bool = False,
     device: str = "cpu",
     watcher: Watcher | None = None,
+    progress: bool = True,
 ) -> Tuned:
     """Search for the best network and training on a synthetic set; options as ``fedstill tune``.
 
     ``trials`` is the total number of trials in the study: an interrupted study is resumed up to
     it. ``space`` is a TOML file or a table that changes what is searched. ``federated``: a
-    candidate is trained by FedAvg among clients that hold parts of the set.
+    candidate is trained by FedAvg among clients that hold parts of the set. ``progress`` shows the
+    trials, unless a ``watcher`` gets them.
 
     >>> fedstill.tune("runs/feddm-digits-001", trials=20).winner.candidate
     """
@@ -150,14 +155,18 @@ def tune(
     judges: list[Judges] = (
         [InProcess(judge)] if workers == 1 else [InWorker(header) for _ in range(workers)]
     )
+    shown = watcher_for(ProgressConsole(stderr=True)) if progress and watcher is None else None
     with open_study(file, experiment, prunes) as opened:
-        loop = SearchLoop(opened, offered, sampler, seed, trials, watcher or Watcher())
+        loop = SearchLoop(opened, offered, sampler, seed, trials, watcher or shown or Watcher())
         try:
             loop.run(judges)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"interrupted; resume with the same command and --study {shlex.quote(str(file))}"
             ) from None
+        finally:
+            if shown is not None:
+                shown.stop()
         return _conclude(opened, offered, folder, file, stored, run, voters)
 
 

@@ -37,7 +37,6 @@ def load_optuna() -> Any:
     """Optuna with its logging off; refused with the command that installs it if missing."""
     try:
         import optuna
-        import plotly  # noqa: F401  # for its figures
     except ImportError as error:
         raise RequestError(f"fedstill tune needs {error.name}: {_INSTALL}") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -29,11 +29,12 @@ def train(task: Task, synthetic: SyntheticSet, training: Training, rng: Rng) -> 
     for epoch in range(training.epochs):
         order = torch.randperm(len(synthetic), generator=rng.at("order", epoch).torch())
         changes = rng.at("augment", epoch).torch()
+        draws = rng.at("dropout", epoch).torch()
         augment = augmentations(training.augment, task, changes, flip=training.flip)
         for rows in order.split(training.batch_size):
             rows = rows.to(synthetic.images.device)
-            images = augment()(synthetic.images[rows])
-            gradient, _ = batch_gradient(task, weights, images, synthetic.labels[rows])
+            images, labels = augment()(synthetic.images[rows]), synthetic.labels[rows]
+            gradient, _ = batch_gradient(task, weights, images, labels, draws=draws)
             descent.step(gradient, training.rate(step, steps))
             step += 1
         yield {name: weight.detach() for name, weight in weights.items()}

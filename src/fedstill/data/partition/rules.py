@@ -222,7 +222,7 @@ class Natural(PartitionRule):
         if requested is not None and requested != owners:
             raise RequestError(
                 f"clients = {requested}: partition natural has {owners} clients, one per owner in "
-                f"the data; leave clients out or set it to {owners}"
+                f"the data; leave clients out, or choose another partition, e.g. iid"
             )
         return owners
 

@@ -13,7 +13,7 @@ CODES: Mapping[str, str] = {
     "version": "it has another version of fedstill",
     "request": "its configuration does not allow what the experiment requests",
     "limit": "the turn would exceed a limit of its configuration, or did",
-    "task": "it is bound to another task (shape, classes, scaling)",
+    "task": "it is bound to another task (shape, classes, scaling, columns)",
     "budget": "its privacy budget does not allow the turn",
     "message": "it cannot read the message",
     "state": "it does not have its client's state",

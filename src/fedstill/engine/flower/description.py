@@ -12,11 +12,13 @@ from msgspec import Meta
 
 from fedstill.build import BuiltExperiment
 from fedstill.config.nested import Table
+from fedstill.data.column import Column
 from fedstill.errors import UNREADABLE, WireError
 from fedstill.version import VERSION
 
 # A fingerprint names a folder on the node: nothing but these digits may be in it.
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Columns = Annotated[tuple[Column, ...], Meta(max_length=100_000)]
 Constants = Annotated[tuple[float, ...], Meta(max_length=16)]
 
 
@@ -36,6 +38,7 @@ class Description:
     data_sha256: Sha256  # of the server's: nodes that partition the same data must have the same
     partition_sha256: Sha256
     experiment_sha256: Sha256
+    columns: Columns = ()  # of a table: what its features are
 
     @property
     def text(self) -> str:
@@ -57,6 +60,7 @@ def describe(built: BuiltExperiment) -> Description:
         data_sha256=data.fingerprint,
         partition_sha256=built.partition.digest,
         experiment_sha256=built.digest,
+        columns=data.columns,
     )
 
 

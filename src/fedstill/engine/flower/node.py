@@ -196,6 +196,7 @@ def _data_section(description: Description, terms: NodeTerms) -> Table:
         "image_size": terms.image_size or _resized(section, description),
         "label_column": terms.label_column,
         "image_column": terms.image_column,
+        "split_column": terms.split_column,
     }
     return own | {key: value for key, value in chosen.items() if value is not None}
 
@@ -219,7 +220,15 @@ def public_dataset(description: Description, settings: DataSettings) -> Dataset:
     else:
         inputs = torch.zeros(0, *description.shape)
     nothing = Split(inputs, labels)
-    return Dataset(settings.name, nothing, nothing, description.class_names, scaling, "")
+    return Dataset(
+        settings.name,
+        nothing,
+        nothing,
+        description.class_names,
+        scaling,
+        "",
+        columns=description.columns,
+    )
 
 
 def _within_budget(built: BuiltExperiment, terms: NodeTerms, ledgers: Path) -> BuiltExperiment:
@@ -260,16 +269,19 @@ def _pin(path: Path, description: Description) -> None:
     """Bind the node's own records to the first task: a server must not choose, turn by turn, how
     their columns and classes are read."""
     facts = (description.shape, description.class_names, description.mean, description.std)
-    task = msgspec.json.encode(
-        dict(zip(("shape", "class_names", "mean", "std"), facts, strict=True))
+    public: dict[str, object] = dict(
+        zip(("shape", "class_names", "mean", "std"), facts, strict=True)
     )
+    if description.columns:
+        public["columns"] = description.columns
+    task = msgspec.json.encode(public)
     if not path.exists():
         write_atomically(path, task + b"\n")
     elif path.read_bytes().strip() != task:
         raise Refusal(
             "task",
-            f"the experiment has another task (shape, classes, scaling) than {path}; if it is "
-            "meant to, delete that file",
+            f"the experiment has another task (shape, classes, scaling, columns) than {path}; if "
+            "it is meant to, delete that file",
         )
 
 
@@ -301,10 +313,11 @@ def _own_records(built: BuiltExperiment, path: str) -> Split:
     """The node's own records. With privacy on, nothing about them may fail observably: what cannot
     be opened counts as no records, and the node answers with noise."""
     data, settings = built.dataset, built.experiment.data
+    task = data.shape, data.class_names, data.columns
     if built.experiment.privacy is None:
-        return load_node_data(Path(path), settings, data.shape, data.class_names)
+        return load_node_data(Path(path), settings, *task)
     try:
-        return load_node_data(Path(path), settings, data.shape, data.class_names, tolerant=True)
+        return load_node_data(Path(path), settings, *task, tolerant=True)
     except Exception as error:
         warnings.warn(
             f"the records cannot be opened, so this node answers with noise alone: {error}",

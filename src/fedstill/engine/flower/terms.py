@@ -5,6 +5,7 @@ No message from the server changes any of it. The keys of ``--node-config``:
     partition-id = 2                 which client this is, counting from 0
     data = "/srv/records"            its own records; without it, its share of the experiment's data
     label-column, image-column       their names in the node's tables (default: the usual ones)
+    split-column                     of the node's tables: only rows where it says train are used
     image-size = 28                  resize the node's images to this square
     data-dir = "/srv/datasets"       where the experiment's data are on this machine
     folder = "/var/lib/fedstill"     where the node keeps what must survive: its client's state
@@ -45,6 +46,7 @@ class NodeTerms:
     data: str | None = None
     label_column: str | None = None
     image_column: str | None = None
+    split_column: str | None = None
     image_size: Annotated[int, Meta(ge=1)] | None = None
     data_dir: str | None = None
     folder: str | None = None
@@ -98,13 +100,13 @@ class NodeTerms:
     def check_code(self, config: Mapping[str, Any]) -> None:
         """Refuse code that this node did not allow, before anything is imported."""
         allowed = {name.strip() for name in self.allow.split(",")}
-        for section in ("method", "model"):
+        for section, key in (("method", "name"), ("model", "name"), ("model", "feature_map")):
             table = config.get(section)
-            name = table.get("name") if isinstance(table, Mapping) else table
+            name = table.get(key) if isinstance(table, Mapping) else table
             if isinstance(name, str) and ":" in name and name not in allowed:
                 raise Refusal(
                     "request",
-                    f"{section}.name = '{name}': the server names code on this node; if it is "
+                    f"{section}.{key} = '{name}': the server names code on this node; if it is "
                     f'meant to run here, allow it in the node\'s configuration: allow="{name}"',
                 )
 

@@ -25,16 +25,17 @@ function redraw(host) {
   entry.width = host.clientWidth;
   entry.draw(host);
 }
-function drawn(host, draw) {
-  drawings.set(host, { draw, width: -1 });
+function drawn(host, draw, spec = null) {
+  drawings.set(host, { draw, width: -1, spec });
   redraw(host);
   watcher.observe(host);
 }
 
 /* spec = { label, describe, x: {label, format, whole, log, exact}, y: {label, format, low, high},
-            series: [{name, colour, points: [{x, y, low, high, note}], dots, line, dashed}], empty } */
+            series: [{name, colour, points: [{x, y, low, high, note}], dots, line, dashed, steps}],
+            empty } */
 function chart(host, spec) {
-  drawn(host, () => paint(host, spec));
+  drawn(host, () => paint(host, spec), spec);
 }
 
 function extent(values, fallback) {
@@ -124,7 +125,10 @@ function curve(series, at) {
     group.append(svg("polygon", { class: "spread", points: [...upper, ...lower].join(" ") }));
   }
   if (series.line !== false && series.points.length > 1) {
-    const path = series.points.map((p, i) => `${i ? "L" : "M"}${at.x(p.x).toFixed(1)} ${at.y(p.y).toFixed(1)}`);
+    const path = series.points.map((p, i) => {
+      const x = at.x(p.x).toFixed(1), y = at.y(p.y).toFixed(1);
+      return series.steps && i ? `H${x}V${y}` : `${i ? "L" : "M"}${x} ${y}`;
+    });
     group.append(svg("path", { d: path.join(""), class: series.dashed ? "dashed" : "" }));
   }
   if (series.dots || series.points.length <= 40) {
@@ -185,7 +189,7 @@ function follow(host, root, cursor, tip, spoken, spec, filled, at) {
   });
 }
 
-// Bars, one per name, for quantities that belong to clients.
+// Bars, one per name, for quantities that belong to clients or classes.
 function bars(host, spec) {
   drawn(host, () => {
     if (!spec.items.some((item) => item.value > 0)) {
@@ -193,10 +197,13 @@ function bars(host, spec) {
       return;
     }
     const width = Math.max(240, host.clientWidth), height = host.clientHeight || 260;
-    const most = Math.max(...spec.items.map((i) => i.value));
+    const most = spec.most || Math.max(...spec.items.map((i) => i.value));
     const marks = ticks(0, most, 4);
     const left = 14 + 7 * Math.max(...marks.map((t) => spec.format(t).length));
-    const bottom = height - 40, step = (width - left - 14) / spec.items.length;
+    const step = (width - left - 14) / spec.items.length;
+    const longest = Math.min(spec.longest || 12, Math.max(...spec.items.map((i) => i.name.length)));
+    const upright = longest > 3 && 7 * longest > step; // long names read upwards
+    const bottom = height - (upright ? 28 + 6.6 * longest : 40);
     const y = (v) => bottom - (v / most) * (bottom - 14);
     const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": spec.describe });
     const axis = svg("g", { class: "axes", "aria-hidden": "true" });
@@ -204,7 +211,7 @@ function bars(host, spec) {
       axis.append(svg("line", { x1: left, x2: width - 14, y1: y(t), y2: y(t) }),
         svg("text", { x: left - 7, y: y(t) + 4, "text-anchor": "end" }, spec.format(t)));
     }
-    const every = Math.ceil(26 / step);
+    const every = Math.ceil((upright ? 13 : 26) / step);
     spec.items.forEach((item, i) => {
       const x = left + i * step;
       const bar = svg("rect", { class: "bar", x: x + step * 0.12, width: Math.max(1, step * 0.76),
@@ -212,11 +219,13 @@ function bars(host, spec) {
       bar.append(svg("title", {}, item.note));
       root.append(bar);
       if (i % every === 0) {
-        axis.append(svg("text", { x: x + step / 2, y: bottom + 17, "text-anchor": "middle" }, item.name));
+        const short = item.name.length > longest ? `${item.name.slice(0, longest - 1)}…` : item.name;
+        axis.append(svg("text", upright ? { transform: `translate(${x + step / 2 + 4} ${bottom + 6}) rotate(-90)`, "text-anchor": "end" }
+          : { x: x + step / 2, y: bottom + 17, "text-anchor": "middle" }, short));
       }
     });
     axis.append(svg("text", { class: "name", x: (left + width) / 2, y: height - 5, "text-anchor": "middle" }, spec.label));
     root.prepend(axis);
     host.replaceChildren(root);
-  });
+  }, spec);
 }

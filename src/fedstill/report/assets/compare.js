@@ -1,6 +1,9 @@
 "use strict";
 // Several runs in the same figures: means over seeds, and bands from the worst to the best.
 
+const state = { hidden: new Set(), scale: "auto" };
+const data = JSON.parse(byId("data").textContent);
+
 function entryCurve(entry, xOf) {
   const seeds = entry.seeds.map((rounds) => {
     const x = xOf(rounds);
@@ -19,29 +22,65 @@ function described(series, what) {
   return `${what}. ${ends.join("; ") || "Nothing measured yet"}.`;
 }
 
-function curves(host, data, x, xOf, what) {
-  const series = data.entries.map((entry, colour) => ({ name: entry.label, colour, points: entryCurve(entry, xOf) }));
-  // Runs whose costs are far apart share an axis only if it is logarithmic.
-  const ends = series.filter((s) => s.points.length).map((s) => s.points.at(-1).x).filter((v) => v > 0);
-  const log = Boolean(x.zero) && Math.max(...ends) > 15 * Math.min(...ends);
-  chart(host, { x: { ...x, log }, y: share, series, describe: described(series, what), empty: "no round was evaluated yet" });
+const shownEntries = () => data.entries.map((entry, colour) => ({ entry, colour })).filter(({ colour }) => !state.hidden.has(colour));
+const nothing = () => (state.hidden.size === data.entries.length ? "all runs are hidden" : "no round was evaluated yet");
+
+// Costs that are far apart share an axis only if it is logarithmic, unless the reader decides.
+function isLog(values, apart) {
+  if (state.scale !== "auto") return state.scale === "log";
+  const known = values.filter((v) => v > 0);
+  return Math.max(...known) > apart * Math.min(...known);
 }
 
-function front(host, data) {
-  const placed = data.entries.map((entry, colour) => ({ entry, colour })).filter(({ entry }) => entry.accuracy !== null);
+function curves(host, x, xOf, what) {
+  const series = shownEntries().map(({ entry, colour }) => ({ name: entry.label, colour, points: entryCurve(entry, xOf) }));
+  const log = Boolean(x.zero) && isLog(series.filter((s) => s.points.length).map((s) => s.points.at(-1).x), 15);
+  chart(host, { x: { ...x, log }, y: share, series, describe: described(series, what), empty: nothing() });
+}
+
+function front(host) {
+  const placed = shownEntries().filter(({ entry }) => entry.accuracy !== null);
   const several = (entry) => (entry.seeds.length > 1 ? { low: entry.low, high: entry.high } : {});
   const dots = placed.map(({ entry, colour }) => ({ name: entry.label, colour, line: false, dots: 6,
     points: [{ x: entry.up, y: entry.accuracy, ...several(entry) }] }));
-  const line = { name: "front", colour: 7, dashed: true, points: data.front.map((i) => ({ x: data.entries[i].up, y: data.entries[i].accuracy })) };
+  const steps = { name: "Pareto front", colour: 7, dashed: true, steps: true,
+    points: data.front.map((i) => ({ x: data.entries[i].up, y: data.entries[i].accuracy })) };
   const summary = `Accuracy at the end against bytes uploaded. On the Pareto front: ${data.front.map((i) => data.entries[i].label).join("; ")}.`;
-  chart(host, { x: { label: "uploaded", format: formats.bytes, log: true }, y: share, series: [line, ...dots], describe: summary,
-    empty: "no round was evaluated yet" });
+  chart(host, { x: { label: "uploaded", format: formats.bytes, log: isLog(placed.map(({ entry }) => entry.up), 4) }, y: share,
+    series: placed.length ? [steps, ...dots] : [], describe: summary, empty: nothing() });
 }
 
-const data = JSON.parse(byId("data").textContent);
-curves(byId("accuracy"), data, byRound, () => (r) => r.round, "Accuracy by round");
-curves(byId("by-bytes"), data, { label: "uploaded", format: formats.bytes, zero: true }, (rounds) => totals(rounds, (r) => r.up), "Accuracy by bytes uploaded");
-linkControls(() => curves(byId("by-minutes"), data, { label: "time", format: formats.minutes, zero: true },
-  (rounds) => totals(rounds, minutesOf(link)), "Accuracy by simulated minutes"));
-front(byId("front"), data);
+const bytesAxis = { label: "uploaded", format: formats.bytes, zero: true };
+const minutesAxis = { label: "time", format: formats.minutes, zero: true };
+const drawMinutes = () => curves(byId("by-minutes"), minutesAxis, (rounds) => totals(rounds, minutesOf(link)), "Accuracy by simulated minutes");
+function draw() {
+  curves(byId("accuracy"), byRound, () => (r) => r.round, "Accuracy by round");
+  curves(byId("by-bytes"), bytesAxis, (rounds) => totals(rounds, (r) => r.up), "Accuracy by bytes uploaded");
+  drawMinutes();
+  front(byId("front"));
+}
+
+function legend() {
+  const all = byId("show-all"), buttons = [...document.querySelectorAll("[data-entry]")];
+  const show = () => {
+    for (const button of buttons) button.setAttribute("aria-pressed", String(!state.hidden.has(Number(button.dataset.entry))));
+    all.disabled = state.hidden.size === 0;
+    draw();
+  };
+  for (const button of buttons) {
+    button.addEventListener("click", () => {
+      const number = Number(button.dataset.entry);
+      if (!state.hidden.delete(number)) state.hidden.add(number);
+      show();
+    });
+  }
+  all.addEventListener("click", () => { state.hidden.clear(); show(); });
+  byId("scale").addEventListener("change", (event) => { state.scale = event.target.value; draw(); });
+}
+
+legend();
+linkControls(drawMinutes);
+draw();
+byId("table-csv").addEventListener("click", () => saveFile(`${slug(document.title.split(" · ")[0])}.csv`, data.csv, "text/csv"));
+sortableTables();
 document.documentElement.dataset.ready = "yes";

@@ -42,12 +42,12 @@ function tile(sheet, round, at, tone) {
   return canvas;
 }
 
-// Which tile goes where. The layout is that of all rounds together, so that nothing jumps.
+// Which tile goes where: classes across, as in all pictures of clients; clients down, or the images
+// of one client. The layout is that of all rounds together, so that nothing jumps.
 function layoutOf(data, client) {
-  const rounds = data.rounds;
   const held = new Set(), owners = new Set();
-  let across = 1;
-  for (const round of rounds) {
+  let most = 1;
+  for (const round of data.rounds) {
     const counts = new Map();
     round.client.forEach((owner, i) => {
       owners.add(owner);
@@ -55,24 +55,24 @@ function layoutOf(data, client) {
       held.add(round.label[i]);
       const n = (counts.get(round.label[i]) || 0) + 1;
       counts.set(round.label[i], n);
-      if (client !== "all") across = Math.max(across, n);
+      if (client !== "all") most = Math.max(most, n);
     });
   }
   const clients = [...owners].sort((a, b) => a - b);
   const labels = [...held].sort((a, b) => a - b);
-  return { labels, clients, columns: client === "all" ? clients.length : across };
+  return { labels, clients, rows: client === "all" ? clients.length : most };
 }
 
 function cellsOf(round, layout, client) {
   const next = new Map(), cells = [];
   round.client.forEach((owner, i) => {
-    const row = layout.labels.indexOf(round.label[i]);
+    const column = layout.labels.indexOf(round.label[i]);
     if (client === "all") {
-      const key = `${owner}/${row}`;
-      if (!next.has(key)) { next.set(key, 1); cells.push([row, layout.clients.indexOf(owner), i]); }
+      const key = `${owner}/${column}`;
+      if (!next.has(key)) { next.set(key, 1); cells.push([layout.clients.indexOf(owner), column, i]); }
     } else if (owner === Number(client)) {
-      const column = next.get(row) || 0;
-      next.set(row, column + 1);
+      const row = next.get(column) || 0;
+      next.set(column, row + 1);
       cells.push([row, column, i]);
     }
   });
@@ -92,11 +92,14 @@ async function paintImages(canvas, data, sheetOf, state) {
   const context = canvas.getContext("2d");
   context.font = font;
   const names = layout.labels.map((l) => data.class_names[l] ?? String(l));
-  const head = Math.min(120, Math.ceil(Math.max(...names.map((n) => context.measureText(n).width), 36))) + 12;
-  const room = canvas.parentElement.clientWidth - head - 4;
-  const side = clamp(Math.floor(room / layout.columns) - 3, 18, 64);
-  const top = state.client === "all" ? 20 : 4;
-  const width = head + layout.columns * (side + 3), height = top + layout.labels.length * (side + 3);
+  const columns = names.length, room = canvas.parentElement.clientWidth;
+  const owners = state.client === "all" ? layout.clients.map((c) => (c === SERVER ? "server" : String(c))) : [];
+  const left = state.client === "all" ? 50 : 4;
+  const side = clamp(Math.floor((room - left - 4) / columns) - 3, 18, 64);
+  const longest = Math.max(...names.map((n) => context.measureText(n).width));
+  const upright = longest > side;
+  const top = (upright ? Math.min(110, longest) : 12) + 10;
+  const width = left + columns * (side + 3), height = top + layout.rows * (side + 3);
   const dense = 2; // sharp on dense screens and on paper
   canvas.width = width * dense; canvas.height = height * dense;
   canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;
@@ -105,24 +108,22 @@ async function paintImages(canvas, data, sheetOf, state) {
   context.font = font;
   context.fillStyle = ink;
   context.textBaseline = "middle";
-  names.forEach((name, row) => {
-    context.textAlign = "right";
-    context.fillText(name, head - 8, top + row * (side + 3) + side / 2, head - 12);
+  names.forEach((name, column) => {
+    context.save();
+    context.translate(left + column * (side + 3) + side / 2, top - 8);
+    if (upright) context.rotate(-Math.PI / 2);
+    context.textAlign = upright ? "left" : "center";
+    context.fillText(name, 0, upright ? 0 : -3, upright ? 110 : side);
+    context.restore();
   });
-  if (state.client === "all") {
-    context.textAlign = "right";
-    context.fillText("client", head - 8, 9);
-    context.textAlign = "center";
-    const every = Math.ceil(22 / (side + 3));
-    layout.clients.forEach((c, i) => {
-      if (i % every === 0) context.fillText(c === SERVER ? "server" : String(c), head + i * (side + 3) + side / 2, 9);
-    });
-  }
+  context.textAlign = "right";
+  if (owners.length) context.fillText("client", left - 8, top - 11);
+  owners.forEach((owner, row) => context.fillText(owner, left - 8, top + row * (side + 3) + side / 2, left - 10));
   context.fillStyle = empty;
-  for (let row = 0; row < layout.labels.length; row += 1) {
-    for (let column = 0; column < layout.columns; column += 1) {
+  for (let row = 0; row < layout.rows; row += 1) {
+    for (let column = 0; column < columns; column += 1) {
       context.beginPath();
-      context.roundRect(head + column * (side + 3), top + row * (side + 3), side, side, 3);
+      context.roundRect(left + column * (side + 3), top + row * (side + 3), side, side, 3);
       context.fill();
     }
   }
@@ -130,7 +131,7 @@ async function paintImages(canvas, data, sheetOf, state) {
   for (const [row, column, at] of cellsOf(round, layout, state.client)) {
     const w = round.width * scale, h = round.height * scale;
     context.drawImage(tile(sheet, round, at, state.tone),
-      head + column * (side + 3) + (side - w) / 2, top + row * (side + 3) + (side - h) / 2, w, h);
+      left + column * (side + 3) + (side - w) / 2, top + row * (side + 3) + (side - h) / 2, w, h);
   }
   canvas.dataset.painted = `${round.round}/${state.client}/${state.tone}`;
 }
@@ -141,7 +142,7 @@ function imagesText(data, state) {
   if (state.client === "all") {
     const from = round.client.every((c) => c === SERVER) ? "the server has distilled"
       : `were sent by ${round.clients} ${round.clients === 1 ? "client" : "clients"}`;
-    return `Round ${round.round}: one image of every class (down) from everyone (across); `
+    return `Round ${round.round}: one image of every class (across) from everyone (down); `
       + `${round.sent} images ${from}.${some}`;
   }
   const sent = round.client.filter((c) => c === Number(state.client)).length;

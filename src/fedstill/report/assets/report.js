@@ -41,69 +41,26 @@ function drawMinutes(data) {
     empty: "no round was evaluated yet", describe: described(points, "Accuracy by simulated minutes", formats.exactPercent, higher) });
 }
 
-function drawMatrix(host, held) {
-  drawn(host, () => {
-    const rows = held.counts, names = held.class_names;
-    const longest = Math.max(...names.map((n) => n.length));
-    const left = 58, right = 96;
-    const width = Math.max(host.clientWidth, 300);
-    const cell = Math.max(3, (width - left - right) / names.length);
-    const upright = 7 * Math.min(16, longest) > cell;
-    const top = upright ? Math.min(110, 14 + 6.6 * longest) : 22;
-    const tall = clamp(Math.floor(520 / rows.length), 2, 28);
-    const height = top + rows.length * tall + 4;
-    const most = Math.max(...rows.flat(), 1e-9);
-    const sums = rows.map((row) => row.reduce((a, b) => a + b, 0));
-    const biggest = Math.max(...sums, 1e-9);
-    const gap = tall > 8 ? 2 : 0;
-    const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
-      "aria-label": `${held.clients} clients and ${names.length} classes; `
-        + rows.slice(0, 12).map((row, i) => `client ${i * held.bunch} holds ${Math.round(sums[i])} records of ${row.filter((v) => v > 0).length} classes`).join("; ") });
-    const everyName = upright ? Math.ceil(13 / cell) : 1;
-    names.forEach((name, j) => {
-      if (j % everyName) return;
-      const x = left + (j + 0.5) * cell;
-      const label = name.length > 16 ? `${name.slice(0, 15)}…` : name;
-      root.append(svg("text", upright ? { x: 0, y: 0, transform: `translate(${x + 4} ${top - 6}) rotate(-90)` }
-        : { x, y: top - 8, "text-anchor": "middle" }, label));
-    });
-    root.append(svg("text", { x: left - 8, y: top - 8, "text-anchor": "end", class: "quiet" }, "client"),
-      svg("text", { x: width - right + 10, y: top - 8, class: "quiet" }, "records"));
-    const everyRow = Math.ceil(13 / tall);
-    rows.forEach((row, i) => {
-      const y = top + i * tall;
-      if (i % everyRow === 0) root.append(svg("text", { x: left - 8, y: y + tall / 2 + 4, "text-anchor": "end" }, String(i * held.bunch)));
-      row.forEach((count, j) => {
-        const strength = Math.sqrt(count / most);
-        const box = svg("rect", { x: left + j * cell, y, width: Math.max(1, cell - gap), height: tall - gap, rx: gap,
-          class: count > 0 ? "held" : "none", style: count > 0 ? `--strength:${(12 + 88 * strength).toFixed(0)}%` : "" });
-        box.append(svg("title", {}, `client ${i * held.bunch}, ${names[j]}: ${count} records`));
-        root.append(box);
-        if (count > 0 && cell >= 30 && tall >= 17) {
-          root.append(svg("text", { class: strength > 0.55 ? "on-deep" : "on-pale", x: left + (j + 0.5) * cell - gap / 2, y: y + tall / 2 + 3.5 - gap / 2, "text-anchor": "middle" },
-            count >= 9999.5 ? `${Math.round(count / 1000)}k` : String(Math.round(count))));
-        }
-      });
-      root.append(svg("rect", { class: "total", x: width - right + 10, y: y + tall * 0.25 - gap / 2, height: tall * 0.5,
-        width: Math.max(1, (sums[i] / biggest) * (right - 54)), rx: gap }));
-      if (i % everyRow === 0) root.append(svg("text", { x: width - right + 14 + (sums[i] / biggest) * (right - 54), y: y + tall / 2 + 3, class: "small" }, Math.round(sums[i]).toLocaleString("en")));
-    });
-    host.replaceChildren(root);
-    if (held.bunch > 1) host.append(make("p", { class: "about" }, `A row is the mean of ${held.bunch} clients.`));
+function drawDetails(data) {
+  data.details.forEach((name, i) => {
+    const points = data.rounds.filter((r) => name in r.details).map((r) => ({ x: r.round, y: r.details[name] }));
+    chart(byId(`detail-${i}`), { x: byRound, y: { format: formats.number }, series: single(points, 3 + i),
+      describe: described(points, `${name} by round`, formats.number, lower) });
   });
 }
 
-function drawDetails(host, data) {
-  const names = [...new Set(data.rounds.flatMap((r) => Object.keys(r.details)))];
-  host.replaceChildren(...names.map((name) => {
-    const plot = make("div", { class: "plot" });
-    return make("figure", {}, [make("figcaption", {}, name.replaceAll("_", " ")), plot]);
-  }));
-  names.forEach((name, i) => {
-    const points = data.rounds.filter((r) => name in r.details).map((r) => ({ x: r.round, y: r.details[name] }));
-    chart(host.children[i].lastChild, { x: byRound, y: { format: formats.number }, series: single(points, 3 + i),
-      describe: described(points, `${name} by round`, formats.number, lower) });
-  });
+// Accuracy of each class or client, as bars.
+function shares(host, label, names, values, empty) {
+  const items = names.map((name, i) => ({ name, value: values[i] ?? 0,
+    note: `${label} ${name}: ${values[i] === null ? "no test records" : formats.exactPercent(values[i])}` }));
+  bars(host, { items, format: formats.percent, label, most: 1, empty,
+    describe: `Accuracy by ${label}: ${items.slice(0, 20).map((i) => i.note).join("; ")}` });
+}
+
+function drawClasses({ names, accuracy, counts }) {
+  shares(byId("by-class"), "class", names, accuracy, "the model predicts no test record correctly");
+  if (counts) drawConfusion(byId("confusion"), names, counts);
+  else byId("confusion").append(make("p", { class: "empty" }, `${names.length} classes are too many for a picture; they are in confusion.json`));
 }
 
 function drawClients(data) {
@@ -115,6 +72,7 @@ function drawClients(data) {
   const total = items.reduce((sum, item) => sum + item.value, 0);
   bars(byId("contributions"), { items, format: formats.bytes, label: "client", empty: "uploads of single clients were not recorded",
     describe: `Uploaded by each client, ${formats.bytes(total)} in all: ${items.slice(0, 20).map((i) => i.note).join("; ")}` });
+  if (clients.accuracy) shares(byId("by-client"), "client", clients.ids.map(String), clients.accuracy, "the model predicts no test record correctly");
 }
 
 function drawEpsilon(data) {
@@ -190,9 +148,10 @@ function boot() {
   drawLearning(data);
   drawBytes(data);
   linkControls(() => drawMinutes(data));
-  if (data.holdings && data.holdings.counts.length) drawMatrix(byId("matrix"), data.holdings);
+  if (data.holdings && data.holdings.counts.length) drawHoldings(byId("matrix"), data.holdings);
   if (data.synthetic) imageControls(data);
-  if (byId("details-figures")) drawDetails(byId("details-figures"), data);
+  if (data.classes) drawClasses(data.classes);
+  drawDetails(data);
   drawClients(data);
   drawEpsilon(data);
   copyButtons();
