@@ -32,12 +32,14 @@ def test_a_round_costs_what_was_forecast(name: str, tmp_path: Path) -> None:
 
 
 def test_codecs_and_public_classes_count(tmp_path: Path) -> None:
-    plain = build({"method": "feddm", "clients": 4})
+    plain = build({"method": "feddm", "clients": 4, "wire": {"up": "float32"}})
     small = build({"method": "feddm", "clients": 4, "wire": {"up": "uint8"}})
     zstd = build({"method": "feddm", "clients": 4, "wire": {"up": "uint8+zstd"}})
     assert forecast(small).up_bytes < 0.35 * forecast(plain).up_bytes  # labels stay as they are
     assert forecast(zstd).at_most
     assert not forecast(small).at_most
+    bits = build({"method": "feddm", "clients": 4})  # for images alone: FedAvg's stay as they are
+    assert forecast(bits).fedavg_up_bytes == forecast(plain).fedavg_up_bytes
     method = METHODS["feddm"](**{**SMALL["feddm"], "initial": "noise"})
     private = forecast(toy_experiment(method, privacy=TOY_PRIVACY))
     options: dict[str, Any] = {"rounds": 1, "privacy": TOY_PRIVACY}
@@ -67,7 +69,8 @@ class Seen(fedstill.Observer):
 def test_images_dearer_than_weights_are_warned_about_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen, fast = Seen(), {"method.iterations": 1, "method.server_epochs": 1}
+    seen = Seen()
+    fast = {"method.iterations": 1, "method.server_epochs": 1, "wire.up": "float32"}
     options: dict[str, Any] = {"rounds": 1, "clients": 2, "partition": "iid", "workers": 1}
     result = fedstill.run(
         "feddm", data=large_images(128), out=tmp_path / "a", observer=seen, set=fast, **options

@@ -20,7 +20,7 @@ from fedstill.rng import Rng
 from fedstill.runs.forecast import Forecast
 from fedstill.steps.gradient import logits_of, tracked
 from fedstill.types import Task
-from fedstill.wire import Schema, TensorSpec, find_codec
+from fedstill.wire import Schema, TensorSpec, find_codec, pixel_bits
 
 # Characters of a safetensors header: of each tensor, of each number, and of the rest.
 _ENTRY, _HEADER_PER_NUMBER, _HEADER = 58, 30, 75
@@ -37,7 +37,9 @@ def forecast(built: BuiltExperiment) -> Forecast:
     held = [_classes_held(built, client) for client in sampled]
     up, open_up = _bytes(method.upload(task), wire.up, task, held)
     down, open_down = _bytes(method.download(task), wire.down, task, [task.classes] * len(held))
-    fedavg_up, _ = _bytes(update_schema(task), wire.up, task, held)
+    # Updates are not sent as few bits: a codec for images says nothing about FedAvg.
+    codec = wire.up if pixel_bits(wire.up) is None else "float32"
+    fedavg_up, _ = _bytes(update_schema(task), codec, task, held)
     fedavg_down, _ = _bytes(weights_schema(task), wire.down, task, held)
     compressed = "+" in wire.up or "+" in wire.down
     cost = Forecast(
