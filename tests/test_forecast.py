@@ -38,6 +38,8 @@ def test_codecs_and_public_classes_count(tmp_path: Path) -> None:
     assert forecast(small).up_bytes < 0.35 * forecast(plain).up_bytes  # labels stay as they are
     assert forecast(zstd).at_most
     assert not forecast(small).at_most
+    bits = build({"method": "feddm", "clients": 4})  # for images alone: FedAvg's stay as they are
+    assert forecast(bits).fedavg_up_bytes == forecast(plain).fedavg_up_bytes
     method = METHODS["feddm"](**{**SMALL["feddm"], "initial": "noise"})
     private = forecast(toy_experiment(method, privacy=TOY_PRIVACY))
     options: dict[str, Any] = {"rounds": 1, "privacy": TOY_PRIVACY}

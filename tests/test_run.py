@@ -78,6 +78,32 @@ def test_the_run_folder_is_as_documented(tmp_path: Path) -> None:
     assert len(result.metrics) == 3
 
 
+def test_a_run_says_what_it_chose(tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    class Notes(Observer):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    small = {"method.images_per_class": 1, "method.server_steps": 1, "model.width": 2}
+    options = {**FAST, "rounds": 1, "observer": Notes()}
+    result = fedstill.run("real", out=tmp_path / "real", set=small, **options)
+    chosen = "wire.up = bits8+zstd, method.server_augment = auto: affine+elastic"
+    assert notes == [chosen]
+    config = (tmp_path / "real" / "config.toml").read_text()
+    assert 'up = "bits8+zstd"' in config
+    exact = {**small, "wire.up": "float32"}
+    same = fedstill.run("real", out=tmp_path / "exact", set=exact, **options)
+    assert (tmp_path / "real" / "model.safetensors").read_bytes() == (
+        tmp_path / "exact" / "model.safetensors"
+    ).read_bytes()
+    assert result.summary.up_bytes < 0.5 * same.summary.up_bytes
+    notes.clear()
+    fedstill.run("fedavg", out=tmp_path / "fedavg", set={"model.width": 2}, **options)
+    assert not notes
+    assert 'up = "float32"' in (tmp_path / "fedavg" / "config.toml").read_text()
+
+
 def test_bytes_are_those_of_the_messages(tmp_path: Path) -> None:
     sent: list[int] = []
 

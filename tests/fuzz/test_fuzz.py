@@ -96,10 +96,12 @@ TRAINED = ("wire", "states")  # their messages come from training with every met
     ],
 )
 def test_every_target(one: Target) -> None:
-    """A few cases of another seed than `make fuzz`; the same ones each time."""
-    counts = run.in_process(one, 20, range(60))
+    """A few cases of another seed than `make fuzz`; the same ones each time. Of settings, one in
+    twenty is accepted."""
+    cases = 200 if one.name == "settings" else 60
+    counts = run.in_process(one, 20, range(cases))
     assert counts.defects == []
-    assert counts.accepted + counts.refused == 60
+    assert counts.accepted + counts.refused == cases
     assert counts.accepted > 0
 
 

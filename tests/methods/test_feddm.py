@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import fedstill
-from fedstill.errors import RunError
+from fedstill.errors import RequestError, RunError
 from fedstill.methods.feddm import FedDM
 from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, Surrogate
@@ -62,6 +63,55 @@ def test_one_iteration_is_the_obvious_loop() -> None:
     expected = pixels - 0.7 * torch.autograd.grad(loss, pixels)[0]
     assert torch.allclose(after.synthetic.images, expected, atol=1e-5)
     assert after.loss == pytest.approx(float(loss.detach()), rel=1e-5)
+
+
+def test_what_is_matched_is_what_is_sent() -> None:
+    """One step at the rounded pixels, whose gradient moves the pixels themselves."""
+    ctx = digits(0, 0, 0, 2, 2, 2, 2)
+    ctx = dataclasses.replace(ctx, task=dataclasses.replace(ctx.task, sent_bits=1))
+    down = message(ctx)
+    method = FedDM(images_per_class=2, iterations=1, radius=0.0, match_as_sent=True)
+    start = dataclasses.replace(method, iterations=0).client(ctx, down, None)[0].synthetic.images
+    after = method.client(ctx, down, None)[0].synthetic
+    x, y = ctx.records.all()
+    scaling = ctx.task.scaling
+    seen = scaling((scaling.undo(start) >= 0.5).float()).requires_grad_(True)
+    loss = torch.zeros(())
+    for label in (0, 2):
+        wanted = ctx.task.model.features(down.params, x[y == label])[-2:]
+        got = ctx.task.model.features(down.params, seen[after.labels == label])[-2:]
+        for a, b in zip(wanted, got, strict=True):
+            loss = loss + (a.flatten(1).mean(0) - b.flatten(1).mean(0)).square().sum()
+    expected = start - torch.autograd.grad(loss, seen)[0]
+    assert torch.allclose(after.images, expected, atol=1e-5)
+
+
+def test_matching_as_sent_needs_a_codec_with_levels(tmp_path: Path) -> None:
+    wrong = {"method.match_as_sent": True, "wire.up": "float32"}
+    with pytest.raises(RequestError, match=r"method\.match_as_sent: .*set wire\.up to bits8"):
+        fedstill.run("feddm", out=tmp_path / "run", set=wrong)
+    assert not (tmp_path / "run").exists()
+    right = dataclasses.replace(SMALL, match_as_sent=True, images_per_class=1)
+    federation = toy_run(right, tmp_path / "toy", rounds=1, codec="bits2+context")
+    images = load_set(tmp_path / "toy" / "synthetic" / "round-0001.safetensors").images
+    levels = federation.built.dataset.scaling.undo(images) * 3
+    assert torch.allclose(levels, levels.round(), atol=1e-4)
+
+
+def record(made: list[tuple[int, int]], step: int, steps: int) -> None:
+    made.append((step, steps))
+
+
+def test_epochs_replace_steps_where_they_are_set() -> None:
+    steps = dataclasses.replace(SMALL, server_epochs=None, server_steps=2)
+    ctx = digits(0, 0, 1, 1)  # four images: an epoch is one step
+    for method, expected in ((steps, 2), (SMALL, 3)):
+        made: list[tuple[int, int]] = []
+        server = ServerContext(ctx.task, 1, Rng(0), partial(record, made))
+        start = method.init(server)
+        reply, _ = method.client(ctx, method.broadcast(server, start), None)
+        method.server(server, start, [Reply(0, reply)])
+        assert made[-1] == (expected, expected)
 
 
 def test_images_start_from_records_of_their_class_or_from_noise() -> None:

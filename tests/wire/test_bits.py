@@ -17,6 +17,7 @@ from fedstill import wire
 from fedstill.data import DataSettings, load
 from fedstill.errors import WireError
 from fedstill.records import Scaling, SyntheticSet
+from fedstill.rng import Rng
 from fedstill.wire.bits import BIT_CODECS, BITS, Compressed, Packed
 from fedstill.wire.levels import as_sent, from_levels, to_levels
 
@@ -124,6 +125,20 @@ def test_numbers_that_are_no_pixels_have_levels_between_their_ends(
         step = (max(numbers) - min(numbers)) / (2 ** int(codec[4]) - 1)
         assert float((got - sent).abs().max()) <= step / 2 + 1e-3
         assert float(got.min()) == pytest.approx(min(numbers), abs=1e-3)
+
+
+def test_noise_is_not_clipped_at_eight_bits() -> None:
+    noise = torch.randn(4, 1, 8, 8, generator=Rng(0).torch())
+    sent = Sent(SyntheticSet(noise, torch.arange(4)), 0, 0.0)
+    got = wire.decode(wire.encode(sent, schema(), "bits8"), schema(), "bits8").synthetic.images
+    step = float(noise.max() - noise.min()) / 255
+    assert float((got - noise).abs().max()) <= step / 2 + 1e-5
+    few = wire.decode(wire.encode(sent, schema(), "bits4"), schema(), "bits4").synthetic.images
+    assert float(SCALING.undo(few).min()) == pytest.approx(0, abs=1e-6)  # clipped
+    slightly = SCALING(torch.rand(4, 1, 8, 8, generator=Rng(0).torch()) * 1.1 - 0.05)
+    near = Sent(SyntheticSet(slightly, torch.arange(4)), 0, 0.0)
+    got = wire.decode(wire.encode(near, schema(), "bits8"), schema(), "bits8").synthetic.images
+    assert float(SCALING.undo(got).min()) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("bits", BITS)

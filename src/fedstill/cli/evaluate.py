@@ -36,9 +36,27 @@ def evaluate_command(
     epochs: Annotated[
         int, typer.Option(min=1, help="Epochs over the set, per network.")
     ] = TRAINING.epochs,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps per network, instead of epochs.")
+    ] = None,
     learning_rate: Annotated[
-        float, typer.Option(help="Learning rate of SGD; divided by 10 in the second half.")
+        float, typer.Option(help="Learning rate of SGD.")
     ] = TRAINING.learning_rate,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            help="Of the learning rate: constant (a tenth in the second half), step or cosine."
+        ),
+    ] = TRAINING.schedule,
+    augment: Annotated[
+        str,
+        typer.Option(
+            help="Of the images: none, dsa, affine, affine+elastic, photo, or auto: by the data."
+        ),
+    ] = TRAINING.augment,
+    balanced: Annotated[
+        bool, typer.Option("--balanced", help="Every class has the same share in every batch.")
+    ] = TRAINING.balanced,
     momentum: Annotated[float, typer.Option(min=0, help="Momentum of SGD.")] = TRAINING.momentum,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = TRAINING.batch_size,
     data: Annotated[
@@ -67,9 +85,13 @@ def evaluate_command(
         models=models,
         networks=networks,
         epochs=epochs,
+        steps=steps,
         learning_rate=learning_rate,
         momentum=momentum,
         batch_size=batch_size,
+        schedule=schedule,
+        augment=augment,
+        balanced=balanced,
         data=data,
         data_dir=data_dir,
         device=device,

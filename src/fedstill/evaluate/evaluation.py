@@ -101,9 +101,13 @@ def evaluate(
     models: str | Sequence[str] | None = None,
     networks: int = 3,
     epochs: int = TRAINING.epochs,
+    steps: int | None = None,
     learning_rate: float = TRAINING.learning_rate,
     momentum: float = TRAINING.momentum,
     batch_size: int = TRAINING.batch_size,
+    schedule: str = TRAINING.schedule,
+    augment: str = TRAINING.augment,
+    balanced: bool = TRAINING.balanced,
     training: Training | None = None,
     data: str | None = None,
     data_dir: str | os.PathLike[str] | None = None,
@@ -116,8 +120,9 @@ def evaluate(
 
     ``models`` are the architectures to train on a set (default: the run's), each ``networks``
     times; ``set`` gives their settings, e.g. ``{"resnet18.width": 8}``. The options of their
-    training are those of ``fedstill evaluate``; ``training`` replaces them all. The data are the
-    run's, or those that ``data`` names. ``progress`` shows a line per network, or is called.
+    training are those of ``fedstill evaluate``; ``training`` replaces them all but ``steps``. The
+    data are the run's, or those that ``data`` names. ``progress`` shows a line per network, or is
+    called.
 
     >>> fedstill.evaluate("runs/feddm-digits-001", models=["convnet-small", "mlp"]).summary
     """
@@ -126,9 +131,18 @@ def evaluate(
     path, report = Path(source), progress if callable(progress) else _report(progress)
     if isinstance(models, str):
         models = [name.strip() for name in models.split(",") if name.strip()]
-    options = {"learning_rate": learning_rate, "momentum": momentum}
-    steps = {"batch_size": batch_size, "epochs": epochs}
-    how = training or convert({**options, **steps}, Training, "")
+    options = {
+        "learning_rate": learning_rate,
+        "momentum": momentum,
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "schedule": schedule,
+        "augment": augment,
+        "balanced": balanced,
+    }
+    how = training or convert(options, Training, "")
+    if steps is not None and steps < 1:
+        raise RequestError(f"--steps: at least 1 (it is {steps})")
     run = run_of(path)
     has_model, has_set = _contents(path)
     dataset = load_data(run, data, None if data_dir is None else os.fspath(data_dir))
@@ -145,7 +159,7 @@ def evaluate(
             refuse_other_data(path, stored, dataset)
             images, round_ = len(stored), stored.metadata.round
             for table in model_tables(models, nested(set or {}), run):
-                trained = SetTraining(how, networks, device, seed, report)
+                trained = SetTraining(how, networks, device, seed, report, steps)
                 of_set.append(_score_set(table, stored, dataset, trained))
     note = _unfinished(path, run, has_model)
     names, scored = dataset.class_names, tuple(of_set)
@@ -175,6 +189,7 @@ class SetTraining:
     device: str
     seed: int
     report: Progress
+    steps: int | None = None  # instead of epochs
 
 
 def _report(shown: bool) -> Progress:
@@ -287,7 +302,7 @@ def _score_set(table: Table, stored: StoredSet, data: Dataset, how: SetTraining)
     scored: list[Scores] = []
     for number in range(how.networks):
         rng = Rng(how.seed).at("evaluate", number)
-        params = train_from_scratch(task, synthetic, rng, how.training)
+        params = train_from_scratch(task, synthetic, rng, how.training, how.steps)
         scored.append(score(task, params, test))
         how.report(table["name"], number + 1, how.networks, scored[-1])
     return NetworkScores(table, task.model.size, tuple(scored))

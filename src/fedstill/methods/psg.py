@@ -40,7 +40,8 @@ from fedstill.steps.fit import fit
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import gradient_matching_pixels
 from fedstill.steps.per_record import weight_gradients
-from fedstill.steps.training import Training, initial_weights
+from fedstill.steps.training import Schedule, Training, initial_weights
+from fedstill.steps.warp import ImageAugment
 from fedstill.types import ClientContext, Params, Task
 
 
@@ -60,6 +61,12 @@ class PSG(SurrogateTraining[LastSet]):
     network_steps: Annotated[int, Meta(ge=1)] = 5
     network_learning_rate: Annotated[float, Meta(gt=0)] = 0.05
     real_batch: Annotated[int, Meta(ge=1)] = 256
+    # As in its paper, and measured with these: not FedDM's training.
+    server_epochs: Annotated[int, Meta(ge=1)] | None = 40
+    server_batch: Annotated[int, Meta(ge=1)] = 256
+    server_schedule: Schedule = "constant"
+    server_augment: ImageAugment = "none"
+    server_balanced: bool = False
     radius: Annotated[float, Meta(ge=0)] = 1e6  # unlimited: the set is no surrogate around w
 
     def private_form(self, rate: float) -> PrivateForm:

@@ -2,7 +2,8 @@
 
 A pixel is one of 2 ** bits levels between black and white, which the public scaling of the data
 fixes: nothing about them is sent. Floating-point numbers that are no pixels have levels between
-their smallest and largest, which are sent. Whole numbers, such as labels, are sent exactly.
+their smallest and largest, which are sent; so have images of 8 bits of which much would be clipped,
+as of those that started from noise. Whole numbers, such as labels, are sent exactly.
 The levels are packed, or compressed by zstd (which does better on a byte per level), or coded by
 ``context.py``. The message around them is that of ``frame.py``: a few bytes.
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from fedstill.errors import WireError
 from fedstill.wire.context import decode_images, encode_images
-from fedstill.wire.levels import from_levels, to_levels
+from fedstill.wire.levels import from_levels, mostly_outside, to_levels
 from fedstill.wire.spec import TensorSpec
 
 Levels = NDArray[np.uint8]
@@ -128,7 +129,7 @@ class Bits:
 
     def encode(self, value: Tensor, spec: TensorSpec) -> tuple[bytes, list[float]]:
         """The bytes of a tensor, and the numbers that decoding needs."""
-        if spec.levels is not None:
+        if spec.levels is not None and not (self.bits == 8 and mostly_outside(value, spec.levels)):
             found = to_levels(value, spec.levels, self.bits)
             return self.packing.pack(found.cpu().numpy(), self.bits), []
         exact = value.double()
@@ -142,10 +143,13 @@ class Bits:
         self, data: bytes, shape: Sequence[int], spec: TensorSpec, numbers: Sequence[Any]
     ) -> Tensor:
         """The tensor in these bytes; ``shape`` was checked against its declaration."""
-        if not all(type(n) is float for n in numbers) or len(numbers) != 2 * (not spec.levels):
+        allowed = (0, 2) if self.bits == 8 else (0,)
+        if len(numbers) not in (allowed if spec.levels else (2,)):
             raise WireError("the range of the numbers is missing or not needed")
+        if not all(type(number) is float for number in numbers):
+            raise WireError("the range of the numbers is not one")
         levels = torch.from_numpy(self.packing.unpack(data, shape, self.bits).copy())
-        if spec.levels is not None:
+        if spec.levels is not None and not numbers:
             return from_levels(levels, spec.levels, self.bits).to(spec.dtype)
         low, step = numbers
         restored: Tensor = levels.double() * step + low

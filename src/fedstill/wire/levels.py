@@ -5,6 +5,8 @@ from torch import Tensor
 
 from fedstill.records import Scaling
 
+_FAR, _FEW = 0.1, 0.01
+
 
 def to_levels(x: Tensor, scaling: Scaling, bits: int) -> Tensor:
     """The nearest of 2 ** bits equal levels between black and white, as bytes."""
@@ -19,6 +21,14 @@ def from_levels(levels: Tensor, scaling: Scaling, bits: int) -> Tensor:
     mean = torch.tensor(scaling.mean, device=levels.device).view(shape)
     # The same arithmetic as the scaling's, so that a record sent as 8 bits arrives unchanged.
     return torch.addcmul(-mean / std, levels.float(), (1.0 / ((1 << bits) - 1)) / std)
+
+
+def mostly_outside(x: Tensor, scaling: Scaling) -> bool:
+    """Whether clipping would change the images: more than a hundredth of their pixels lie outside
+    black and white by more than a tenth of the range."""
+    shades = scaling.undo(x)
+    far = (shades < -_FAR) | (shades > 1 + _FAR)
+    return int(far.sum()) > _FEW * far.numel()
 
 
 def as_sent(x: Tensor, scaling: Scaling, bits: int) -> Tensor:

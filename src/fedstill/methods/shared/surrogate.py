@@ -23,8 +23,8 @@ from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import Leak
 from fedstill.records import SyntheticSet
 from fedstill.steps.fit import fit
-from fedstill.steps.training import Training
-from fedstill.steps.warp import chosen_augment
+from fedstill.steps.training import Schedule, Training
+from fedstill.steps.warp import ImageAugment, chosen_augment
 from fedstill.types import C, ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
@@ -93,8 +93,13 @@ class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
     radius: Annotated[float, Meta(ge=0)] = 5.0
     weighting: Literal["union", "records"] = "union"
     memory: Annotated[int, Meta(ge=0)] = 0  # earlier rounds whose images are trained on too
-    server_epochs: Annotated[int, Meta(ge=1)] = 40  # the paper: 500
-    server_steps: Annotated[int, Meta(ge=1)] | None = None  # per round, instead of epochs
+    server_steps: Annotated[int, Meta(ge=1)] = 600  # SGD steps per round
+    server_epochs: Annotated[int, Meta(ge=1)] | None = None  # if set, instead; the paper: 500
+    # Few images must teach much: chosen by measurement (docs/measurements.md).
+    server_batch: Annotated[int, Meta(ge=1)] = 32  # the paper: 256
+    server_schedule: Schedule = "cosine"  # the paper: constant
+    server_augment: ImageAugment = "auto"  # the paper: none
+    server_balanced: bool = True  # the paper: all images equal
 
     @property
     def size_leaks(self) -> tuple[Leak, ...]:
@@ -135,7 +140,7 @@ class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
             torch.cat([pool.labels for pool in pools]),
             ctx.rng.at("fit"),
             self.training,
-            iterations=self.server_steps,
+            iterations=None if self.server_epochs else self.server_steps,
             weights=torch.cat([pool.weights for pool in pools]),
             radius=self.radius,
             progress=ctx.progress,
@@ -145,7 +150,7 @@ class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
     @property
     def training(self) -> Training:
         """The server's training on the images."""
-        return self.training_for(self.server_epochs)
+        return self.training_for(self.server_epochs or 1)
 
     def pool(self, replies: Sequence[Reply[Distilled]]) -> Pool:
         """The union of the sets, all images equal or all images of a client together n_k / n
