@@ -43,6 +43,7 @@ from fedstill.testing.toys import (
 from fedstill.types import AnyMethod, ClientContext, Params, Reply, ServerContext
 from fedstill.wire import tree
 
+_SOLVED = 0.01  # a loss; guessing among ten classes has 2.3
 _ROUNDS = 3  # of the runs that are compared to the bit
 
 
@@ -172,11 +173,11 @@ def inputs_are_not_changed(method: AnyMethod) -> None:
 
 
 def loss_falls(method: AnyMethod) -> None:
-    """A few rounds make the toy problem's loss smaller."""
+    """A few rounds make the toy problem's loss smaller, unless the first one has solved it."""
     with tempfile.TemporaryDirectory() as name:
         history = toy_run(method, Path(name) / "run", rounds=6).history
         losses = [metrics.loss for metrics in history if metrics.loss is not None]
-        assert min(losses[1:]) < losses[0], f"the loss did not fall: {losses}"
+        assert min(losses[1:]) < losses[0] or losses[0] < _SOLVED, f"the loss did not fall: {losses}"
 
 
 def uploads_are_bounded(method: AnyMethod) -> None:
