@@ -192,10 +192,18 @@ class BuiltExperiment:
 
     @property
     def client_records(self) -> ClientRecords:
-        """The clients' records, behind the private door where privacy is on."""
+        """The clients' records as the method sees them, behind the private door if there is one."""
+        return self._records(self.seen)
+
+    @property
+    def raw_records(self) -> ClientRecords:
+        """The same before any fixed map, for networks other than the experiment's own."""
+        return self._records(self.dataset)
+
+    def _records(self, dataset: Dataset) -> ClientRecords:
         if self.experiment.privacy is not None and self.plan is None:
             raise RunError("privacy is on and there is no plan: no records are handed out")
-        return ClientRecords(self.seen, self.partition, self.plan, self.ledgers)
+        return ClientRecords(dataset, self.partition, self.plan, self.ledgers)
 
     @cached_property
     def runner(self) -> ClientRunner:

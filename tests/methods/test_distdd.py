@@ -311,7 +311,7 @@ def test_the_command_line_reports_the_spread(tmp_path: Path, capsys: Any) -> Non
     result = fedstill.run("distdd", rounds=1, workers=1, out=tmp_path / "run", set=settings)
     assert result.summary.details["networks"] == 2
     _print_outcome(result.folder, result.summary)
-    assert "(2 networks) after 1 rounds" in capsys.readouterr().out
+    assert "(2 networks) after 1 round," in capsys.readouterr().out
 
 
 def test_the_set_comes_nearer_round_by_round() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstill.models import ConvNet
+from fedstill.models import MLP, ConvNet
 from fedstill.privacy.ledger import Ledger
 from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import Replayed
@@ -20,6 +20,8 @@ NO_CLIP = 1e9
 
 def toy_task(model: Any = None, classes: int = 3) -> Task:
     model = model or ConvNet((1, 8, 8), classes, width=4)
+    if isinstance(model, MLP) and len(model.shape) == 1:  # on feature vectors
+        return Task(model, model.shape, classes, 1, 1, Scaling((), ()))
     return Task(model, (1, 8, 8), classes, 1, 1, Scaling((0.5,), (0.25,)))
 
 
@@ -27,6 +29,8 @@ def some_records(task: Task, number: int, seed: int = 0) -> Records:
     generator = Rng(seed).at("records").torch()
     shape = (max(1, number), *task.shape)
     pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    if not task.scaling.mean:
+        pixels = pixels / 1000
     labels = torch.randint(0, task.classes, (max(1, number),), generator=generator)
     return Records(Split(pixels, labels), torch.arange(number), task.scaling)
 

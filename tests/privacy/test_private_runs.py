@@ -162,7 +162,7 @@ def test_the_planning_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [[], ["--epsilon", "-1"], ["--sigma", "1", "--q", "2"], ["--sigma", "1", "--rounds", "0"]],
+    [["--epsilon", "-1"], ["--sigma", "1", "--q", "2"], ["--sigma", "1", "--rounds", "0"]],
 )
 def test_the_planning_command_refuses_nonsense(options: list[str]) -> None:
     refused = CliRunner().invoke(app, ["privacy", *options])

@@ -177,7 +177,9 @@ def loss_falls(method: AnyMethod) -> None:
     with tempfile.TemporaryDirectory() as name:
         history = toy_run(method, Path(name) / "run", rounds=6).history
         losses = [metrics.loss for metrics in history if metrics.loss is not None]
-        assert min(losses[1:]) < losses[0] or losses[0] < _SOLVED, f"the loss did not fall: {losses}"
+        assert min(losses[1:]) < losses[0] or losses[0] < _SOLVED, (
+            f"the loss did not fall: {losses}"
+        )
 
 
 def uploads_are_bounded(method: AnyMethod) -> None:

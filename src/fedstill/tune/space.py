@@ -187,7 +187,7 @@ def check(space: Space, shape: tuple[int, ...], classes: int) -> None:
     for name, dimension in space.items():
         group, _, key = name.rpartition(".")
         values = _ends(dimension)
-        if group == "training" and key in _BY_STEPS:
+        if group == "training" and key in _BY_STEPS and any(values):
             raise RequestError(f"--space: {name}: candidates are trained in plain epochs")
         for value in values if group == "training" else ():
             convert({**as_table(DEFAULT_TRAINING), key: value}, Training, "training")

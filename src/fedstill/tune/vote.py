@@ -157,7 +157,7 @@ class Voters:
         ballot = Ballot(msgspec.json.encode(table).decode(), params)
         down = wire.encode(ballot, side.download(task), codecs.down)
         rng = self.built.rng.at("vote")
-        runner = ClientRunner(side, task, self.built.client_records, rng, codecs)
+        runner = ClientRunner(side, task, self.built.raw_records, rng, codecs)
         right = count = 0.0
         up_bytes = down_bytes = 0
         for client in self.built.candidates:
