@@ -5,8 +5,8 @@
     order 2   || x * wavelet | * coarser wavelet | * low     64 pairs of orientations
 
 Complex Morlet wavelets, moduli, and averages over cells. Square roots even out strong and weak
-edges; each order is divided by its norm, so that all count alike. Order 2 is computed from the mean
-over channels, and on a coarser grid of cells.
+edges; each order is divided by its norm, so that orders 1 and 2 count alike. Order 2 is computed
+from the mean over channels, and on a coarser grid of cells.
 
 kymatio is the well-known implementation. Its newest version, 0.3.0 of 2022, does not import with
 current SciPy (``sph_harm`` is gone), and it computes by Fourier transforms for any depth, which
@@ -26,6 +26,9 @@ from fedstill.features.orientation import check_images
 
 _ANGLES = 8
 _LEAST = 0.1  # norm of an order: below it there is nothing but rounding errors
+# Brightness varies more between records of a class than edges do; less of it, less noise in private
+# statistics: CIFAR-10 at epsilon 2.79, 59.4% instead of 55.6% with 1 and 54.0% with 0.
+_BRIGHTNESS = 0.3
 _REACH = (3, 7)  # half sides of the filters of the two scales
 
 
@@ -68,7 +71,8 @@ class Scatter(FeatureMap):
             halves = avg_pool2d(fine.unflatten(0, (batch, channels)).mean(1), 2)
             pairs = _moduli(halves.flatten(0, 1).unsqueeze(1), 0).unflatten(0, (batch, _ANGLES))
             parts.append(adaptive_avg_pool2d(positive_root(pairs.flatten(1, 2)), two))
-        return unit(torch.cat([unit(part.flatten(1), _LEAST) for part in parts], 1))
+        brightness, *edges = (unit(part.flatten(1), _LEAST) for part in parts)
+        return unit(torch.cat([_BRIGHTNESS * brightness, *edges], 1))
 
 
 def _moduli(planes: Tensor, scale: int) -> Tensor:
