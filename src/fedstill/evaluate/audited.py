@@ -11,7 +11,8 @@ import torch
 
 from fedstill.build import BuiltExperiment, build
 from fedstill.config.nested import Table, merged
-from fedstill.config.resolve import resolve_with_method
+from fedstill.config.registry import find_method
+from fedstill.config.resolve import resolve_with_method, spelled_out
 from fedstill.errors import UNREADABLE, RequestError
 from fedstill.files import write_atomically
 from fedstill.privacy.audit import (
@@ -45,11 +46,12 @@ def audit_method(request: Mapping[str, Any], settings: AuditSettings) -> AuditRe
 def method_target(request: Mapping[str, Any], canaries: int) -> AuditTarget:
     """What is audited of a method.
 
-    Unless the request names data or a network, the data are the built-in digits and the network is
-    one with enough coordinates for all canaries.
+    Unless the request names data or a network, or the method prefers one, the data are the built-in
+    digits and the network is one with enough coordinates for all canaries.
     """
     defaults: Table = {"clients": 1, "partition": "iid", "rounds": 1}
-    if not {"data", "model"} & request.keys():
+    preferred = find_method(spelled_out(request)["method"]["name"]).DEFAULTS
+    if not {"data", "model", "features"} & {*request, *preferred}:
         width = canaries // 10 + 1  # features of ten classes
         defaults["model"] = {"name": "mlp", "depth": 1, "width": width}
     # The client's records are the canaries, and their number is public.
