@@ -23,6 +23,7 @@ SETTINGS = [
     *("feddm", "--clients", "4", "--rounds", "6", "--partition", "iid"),
     *("--set", "model.width=4", "--set", "method.images_per_class=2"),
     *("--set", "method.iterations=4", "--set", "method.server_epochs=10"),
+    *("--set", "wire.up=float32"),  # the faults are made in tensors of a safetensors message
     *("--set", "quorum=0.25", "--set", f"engine.round_timeout={ROUND_TIMEOUT}"),
     *("--set", f"engine.join_timeout={round(180 * TIMEOUT_FACTOR)}"),
 ]

@@ -53,9 +53,11 @@ def named_experiment(method: str, rounds: int = 2, **settings: Any) -> BuiltExpe
     """The toy problem of the conformance suite, by names, so that other processes can build it."""
     data = toy_data()
     owner = (data.train.labels // 2).clamp(max=CLIENTS - 1).int()
+    features = "model" in METHODS[method].DEFAULTS
+    convnet = {"name": "convnet", "width": 4}
     request = {
         "method": {"name": method, **SMALL.get(method, {})},
-        "model": {"name": "convnet", "width": 4},
+        "model": {"feature_map": "orientation"} if features else convnet,
         "rounds": rounds,
         "engine": {"name": "flower", "workers": 1},
         **settings,
