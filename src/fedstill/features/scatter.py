@@ -27,7 +27,7 @@ from fedstill.features.orientation import check_images
 _ANGLES = 8
 _LEAST = 0.1  # norm of an order: below it there is nothing but rounding errors
 # Brightness varies more between records of a class than edges do; less of it, less noise in private
-# statistics: CIFAR-10 at epsilon 2.79, 59.4% instead of 55.6% with 1 and 54.0% with 0.
+# statistics: CIFAR-10, epsilon 2.79, simulated noise, one draw: 59.4%; with 1 55.6%, with 0 54.0%.
 _BRIGHTNESS = 0.3
 _REACH = (3, 7)  # half sides of the filters of the two scales
 
