@@ -45,6 +45,11 @@ METHODS: dict[str, type[AnyMethod]] = {
     "sketch": Sketch,
 }
 
+STARTS = (
+    "analytic",
+    "sketch",
+)  # statistics in one round: a run of another method may start with one
+
 
 def describe_method(cls: type[AnyMethod]) -> str:
     """One line about a method: the first of its docstring."""

@@ -89,11 +89,14 @@ class Analytic(Stateless[Pooled, Request, Statistics]):
     def private_form(self, rate: float) -> PrivateForm:
         return PrivateForm(1 if self.head == "prototype" else 2)
 
+    def statistic_size(self, task: Task) -> int:
+        return features_of(task)
+
     def init(self, ctx: ServerContext) -> Pooled:
         classes, size = ctx.task.classes, features_of(ctx.task)
         nothing = torch.zeros(classes, size, dtype=torch.float64, device=ctx.task.device)
         second = nothing.new_zeros(size, size) if self.head != "prototype" else nothing[:0, :0]
-        layer = ctx.task.model.init(ctx.rng.at("init").torch())
+        layer = ctx.first_weights()
         return Pooled(nothing, nothing[:, 0], second, 0.0, layer)
 
     def download(self, task: Task) -> Schema[Request]:
