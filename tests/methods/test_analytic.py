@@ -19,7 +19,7 @@ from fedstill.methods.analytic import Analytic, Statistics
 from fedstill.models import MLP
 from fedstill.private import ClassSums
 from fedstill.records import Records, Scaling
-from fedstill.steps.closed_form import HEADS, Head, Moments, solve
+from fedstill.steps.closed_form import HEADS, Head, Moments, cleaned, solve
 from fedstill.steps.statistics import (
     OuterProducts,
     Residuals,
@@ -240,6 +240,45 @@ def test_without_noise_the_releases_are_the_plain_statistics() -> None:
     assert inner > 0.95 * float(released.norm()) * float(symmetric(exact, 5).norm())
     wide = Residuals(means.float())(records).weighted(torch.ones(60))["scatter"]
     assert torch.allclose(wide, exact, atol=1e-4)
+
+
+def noisy_matrix(size: int, noise: float, seed: int) -> tuple[Tensor, Tensor]:
+    """A positive matrix with a falling spectrum, and the same with noise on its triangle."""
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(size, size, generator=generator).double()).Q
+    true = (basis * 100 / torch.arange(1, size + 1) ** 1.5) @ basis.T
+    entries = triangle(true)
+    entries += noise * torch.randn(len(entries), generator=generator).double()
+    return true, symmetric(entries, size)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.5])
+def test_a_cleaned_matrix_is_nearer_to_the_true_one(noise: float) -> None:
+    """Also than the best shift of the eigenvalues, and than negative ones set to zero."""
+    true, noisy = noisy_matrix(120, noise, seed=1)
+    values, vectors = torch.linalg.eigh(noisy)
+    best = min(
+        float(((vectors * (values.clamp(min=0) + shift)) @ vectors.T - true).norm())
+        for shift in torch.linspace(-1, 1, 41)
+    )
+    found = cleaned(noisy, noise)
+    assert float((found - true).norm()) < best
+    assert float(torch.linalg.eigvalsh(found).min()) >= -1e-9
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=20)
+def test_cleaning_does_not_depend_on_the_axes(seed: int) -> None:
+    _, noisy = noisy_matrix(30, 0.2, seed)
+    generator = torch.Generator().manual_seed(seed)
+    turn = torch.linalg.qr(torch.randn(30, 30, generator=generator).double()).Q
+    turned = cleaned(turn @ noisy @ turn.T, 0.2)
+    assert torch.allclose(turned, turn @ cleaned(noisy, 0.2) @ turn.T, atol=1e-8)
+
+
+def test_with_little_noise_a_matrix_stays_as_it_is() -> None:
+    true, noisy = noisy_matrix(40, 1e-7, seed=2)
+    assert torch.allclose(cleaned(noisy, 1e-7), true, atol=1e-4)
 
 
 def test_the_server_adds_the_noise_levels_of_all_clients() -> None:

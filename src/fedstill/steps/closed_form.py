@@ -14,9 +14,6 @@ Head = Literal["lda", "ridge", "prototype"]
 
 _LEAST = 0.5  # records: a class with fewer is one that nobody holds
 _NOBODY = -1e4  # its logit
-# The penalty on a noisy scatter, in units of the noise's largest eigenvalue. Chosen on MNIST,
-# Fashion-MNIST and CIFAR-10 (docs/measurements.md): 0.1 is up to a point worse.
-_NOISE_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -51,15 +48,10 @@ class Moments:
 
     @property
     def within(self) -> Tensor:
-        """The scatter within classes."""
+        """The scatter within classes; where it is noisy, what the noise lets one expect of it."""
         means, counts = self.means, self.counts * self.held
-        return self.second - (means.T * counts) @ means
-
-    def penalty(self, share: float, matrix: Tensor) -> float:
-        """``share`` of the mean eigenvalue, and a share of the noise's largest one."""
-        size = len(matrix)
-        level = max(float(matrix.trace()) / size, 1e-12)
-        return share * level + _NOISE_SHARE * math.sqrt(2 * size) * self.noise
+        scatter = self.second - (means.T * counts) @ means
+        return cleaned(scatter, self.noise) if self.noise else scatter
 
 
 def solve(moments: Moments, head: Head, penalty: float) -> Params:
@@ -72,8 +64,7 @@ def solve(moments: Moments, head: Head, penalty: float) -> Params:
 
 def _lda(moments: Moments, penalty: float) -> tuple[Tensor, Tensor]:
     """Linear discriminant analysis: normal densities with class means and one covariance."""
-    within = moments.within
-    inverse = _inverse(within, moments.penalty(penalty, within)) * moments.total
+    inverse = _inverse(moments.within, penalty) * moments.total
     centred = moments.means - moments.mean
     weight = centred @ inverse
     prior = (moments.counts.clamp(min=_LEAST) / moments.total).log()
@@ -84,11 +75,10 @@ def _lda(moments: Moments, penalty: float) -> tuple[Tensor, Tensor]:
 def _ridge(moments: Moments, penalty: float) -> tuple[Tensor, Tensor]:
     """Least squares to one-hot labels with a penalty on the weights, not on the bias."""
     total, mean = moments.total, moments.mean
-    scatter = moments.second - total * torch.outer(mean, mean)
-    inverse = _inverse(scatter, moments.penalty(penalty, scatter))
     counts = moments.counts * moments.held
-    centred = (moments.means - mean) * counts[:, None]
-    weight = centred @ inverse
+    centred = moments.means - mean
+    inverse = _inverse(moments.within + (centred.T * counts) @ centred, penalty)
+    weight = (centred * counts[:, None]) @ inverse
     return weight, counts / total - weight @ mean
 
 
@@ -105,8 +95,30 @@ HEADS: dict[Head, Callable[[Moments, float], tuple[Tensor, Tensor]]] = {
 }
 
 
-def _inverse(matrix: Tensor, penalty: float) -> Tensor:
-    """(positive part of the matrix + penalty)^-1: noise makes small eigenvalues negative."""
+def cleaned(matrix: Tensor, noise: float) -> Tensor:
+    """What to expect of a matrix whose triangle was released with noise of this standard deviation.
+
+    The eigenvectors stay, and each eigenvalue becomes the expectation of the true matrix along its
+    vector, which follows from the density of all noisy eigenvalues alone: v - 2 s^2 H(v), with H
+    the Hilbert transform of the density and 2 s the largest eigenvalue of the noise (Bun, Allez,
+    Bouchaud and Potters, IEEE Trans. Inf. Theory 62, 2016). The true matrix is positive.
+    """
+    size = len(matrix)
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-    inverse: Tensor = (vectors / (values.clamp(min=0) + penalty)) @ vectors.T
+    spread = noise * math.sqrt(size / 2)  # off the diagonal the noise is 1 / sqrt(2) of it
+    width = spread * size ** (-1 / 3)  # over which the density is smoothed
+    apart = values[:, None] - values
+    hilbert = (apart / (apart.square() + width**2)).mean(1)
+    expected = values - 2 * spread**2 * hilbert
+    hidden = expected[values <= 2 * spread]  # among the eigenvalues of the noise
+    least = float(hidden.mean()) / 2 if len(hidden) else 0.0
+    kept: Tensor = (vectors * expected.clamp(min=max(least, 0.0))) @ vectors.T
+    return kept
+
+
+def _inverse(matrix: Tensor, penalty: float) -> Tensor:
+    """(matrix + penalty)^-1; the penalty is in units of the mean eigenvalue."""
+    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+    level = max(float(values.sum()) / len(values), 1e-12)
+    inverse: Tensor = (vectors / (values.clamp(min=0) + penalty * level)) @ vectors.T
     return inverse
