@@ -11,9 +11,12 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 _WORDS = 624  # size of the Mersenne Twister's state
 
@@ -33,13 +36,15 @@ class Rng:
         """A new NumPy generator at the start of this stream."""
         return np.random.Generator(np.random.PCG64(self._entropy()))
 
-    def torch(self) -> torch.Generator:
+    def torch(self) -> "torch.Generator":
         """A new PyTorch generator (on the CPU) at the start of this stream.
 
         Draw on the CPU and move the result: then a GPU run sees the same numbers.
         ``Generator.manual_seed`` keeps only 32 bits of its seed on the CPU, so among some
         ten thousand streams two would coincide; we fill the whole state instead.
         """
+        import torch  # here: a partition is checked without it
+
         twister = np.random.MT19937(self._entropy()).state["state"]
         # Layout of the CPU generator: seed, left = 1 ("refill at the first draw"), seeded,
         # next, state words, then the cached normal draws, all empty.
@@ -59,12 +64,14 @@ class Rng:
 
 
 @contextmanager
-def borrowed(generator: torch.Generator, device: torch.device | None = None) -> Iterator[None]:
+def borrowed(generator: "torch.Generator", device: "torch.device | None" = None) -> Iterator[None]:
     """Within the block, PyTorch's global generator draws from this stream, which advances.
 
     The global generator's state is restored afterwards. An accelerator's own generator is seeded
     from the stream: its draws differ from the CPU's, and are the same on every call.
     """
+    import torch
+
     on = device if device is not None and device.type != "cpu" else None
     kind = on.type if on is not None else "cuda"
     with torch.random.fork_rng(devices=[on] if on is not None else [], device_type=kind):

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from fedstill.build import BuiltExperiment, UserObjects, build_resolved, path_of
-from fedstill.config import Experiment, check_types, spelled_out
-from fedstill.config.nested import convert, merged, nested, read_toml
+from fedstill.config import Experiment
+from fedstill.config.nested import convert, merged
 from fedstill.config.registry import check_method
+from fedstill.config.request import requested
 from fedstill.config.resolve import resolve_with_method
 from fedstill.data import Dataset, DataSettings
 from fedstill.data.in_memory import dataset_from
@@ -94,28 +95,22 @@ def run(
         data = os.fspath(data)
     options = {
         "method": method if isinstance(method, str) else None,
-        "model": model if isinstance(model, str) else None,
-        "features": features if isinstance(features, str) else None,
-        "data.name": data if isinstance(data, str) else None,
-        "data.dir": None if data_dir is None else str(data_dir),
+        "data": data if isinstance(data, str) else None,
+        "data_dir": None if data_dir is None else str(data_dir),
         "clients": clients,
         "partition": partition,
         "participation": participation,
         "rounds": rounds,
-        "privacy.epsilon": epsilon,
-        "privacy.delta": delta,
-        "engine.name": engine,
-        "engine.workers": workers,
+        "epsilon": epsilon,
+        "delta": delta,
+        "model": model if isinstance(model, str) else None,
+        "features": features if isinstance(features, str) else None,
+        "engine": engine,
+        "workers": workers,
         "device": device,
         "seed": seed,
     }
-    table = read_toml(Path(config)) if isinstance(config, str | Path) else dict(config or {})
-    check_types(table)
-    given = spelled_out(table)
-    chosen = merged(
-        spelled_out(nested({k: v for k, v in options.items() if v is not None})),
-        spelled_out(nested(set or {})),
-    )
+    given, chosen = requested(options, set, config)
     data = _dataset(data, merged(given, chosen))
     objects = _user_objects(method, data, model, features)
     request = merged(given, objects.request, chosen)

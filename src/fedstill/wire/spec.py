@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstill.records import Scaling
+from fedstill.scaling import Scaling
 
 
 @dataclass(frozen=True)
