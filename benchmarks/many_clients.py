@@ -12,6 +12,7 @@ processor time from the call to the first round, of ours also on disk: what the 
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import resource
@@ -103,7 +104,7 @@ def ours(size: Size) -> dict[str, float]:
 
 def measured(ends: list[float]) -> dict[str, float]:
     """From the times at which rounds ended; the first begins at the first of them."""
-    rounds = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    rounds = [after - before for before, after in itertools.pairwise(ends)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
     return {"round": statistics.median(rounds[1:]), "peak_mb": peak}
 
@@ -129,7 +130,7 @@ def bare(size: Size) -> dict[str, float]:
             local = {k: v.clone().requires_grad_(True) for k, v in weights.items()}
             rows = torch.randperm(size.records) + int(client) * size.records
             for batch in rows.split(BATCH):
-                gradient: list[Tensor] = []
+                gradient = [torch.zeros_like(value) for value in local.values()]
                 for part in batch.split(model.chunk):
                     logits = model.apply(local, (x_all[part].float() / 255 - mean) / std)
                     loss = nn.functional.cross_entropy(logits, y_all[part], reduction="sum")
@@ -137,9 +138,8 @@ def bare(size: Size) -> dict[str, float]:
                         loss / len(batch), list(local.values()), allow_unused=True,
                         materialize_grads=True,
                     )  # fmt: skip
-                    gradient = [
-                        a + b for a, b in zip(gradient or [0] * len(parts), parts, strict=True)
-                    ]
+                    for sum_so_far, part_of_it in zip(gradient, parts, strict=True):
+                        sum_so_far += part_of_it
                 with torch.no_grad():
                     for value, step in zip(local.values(), gradient, strict=True):
                         value -= RATE * step
