@@ -21,6 +21,7 @@ from fedstill.config.request import requested
 from fedstill.config.resolve import resolve_with_method
 from fedstill.data import Dataset, DataSettings
 from fedstill.data.in_memory import dataset_from
+from fedstill.engine.ahead import started_ahead, workers_expected
 from fedstill.engine.base import Engine
 from fedstill.engine.faults import FaultyEngine, describe
 from fedstill.engine.flower import require_flower
@@ -45,6 +46,7 @@ from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import Holdings, Summary
 from fedstill.runs.provenance import this_session
 from fedstill.runs.unpublished import Digests
+from fedstill.types import AnyMethod
 from fedstill.version import VERSION
 
 _MOST_OWNERS, _LONGEST_OWNER = 6, 40  # names of owners in a run's first line, and their characters
@@ -177,6 +179,20 @@ def execute(
     experiment, method = resolve_with_method(request, objects.method, objects.data)
     if engine is None:
         _refuse_unless_possible(experiment, objects)
+    local = engine is None and objects.portable and not method.pooled
+    with started_ahead(workers_expected(experiment.table) if local else 0):
+        return _execute(experiment, method, objects, folder, resume, observer, engine)
+
+
+def _execute(
+    experiment: Experiment,
+    method: AnyMethod,
+    objects: UserObjects,
+    folder: RunFolder | None,
+    resume: bool,
+    observer: Observer | None,
+    engine: MakeEngine | None,
+) -> Result:
     built = build_resolved(experiment, method, objects).planned()
     built.refuse_too_few_replies()
     summary = _first_summary(built)

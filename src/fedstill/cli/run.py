@@ -12,6 +12,7 @@ from fedstill.config.nested import merged, parse_override
 from fedstill.config.request import requested
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
+from fedstill.engine.ahead import started_ahead, workers_expected
 
 if TYPE_CHECKING:
     from fedstill.runs.metrics import RoundMetrics, Summary
@@ -110,11 +111,13 @@ def run_command(
         "seed": seed,
     }
     settings = dict(parse_override(text) for text in set_ or ())
+    request = merged(*requested(chosen, settings, config))
     if not resume:  # whose request is the rest of the run's own
-        refuse_early(merged(*requested(chosen, settings, config)))
-    result = fedstill.run(
-        **chosen, out=out, resume=resume, config=config, set=settings, track=track or ()
-    )
+        refuse_early(request)
+    with started_ahead(0 if resume else workers_expected(request)):
+        result = fedstill.run(
+            **chosen, out=out, resume=resume, config=config, set=settings, track=track or ()
+        )
     _print_outcome(result.folder, result.summary)
     if result.metrics:  # none where the budget allowed no round
         _print_domains(result.metrics[-1])
