@@ -91,10 +91,15 @@ class ClientRunner:
     records: ClientRecords
     rng: Rng
     codecs: WireSettings
+    start: ClientSide | None = None  # makes the first round, if it is another method than the rest
+
+    def method_in(self, round: int) -> ClientSide:
+        """The method of this round."""
+        return self.method if round > 1 or self.start is None else self.start
 
     def answer(self, work: Work, progress: Callable[[int, int], None]) -> Answer:
         """The client's answer. A failure is an answer too: the round may do without it."""
-        task, method, codecs = self.task, self.method, self.codecs
+        task, method, codecs = self.task, self.method_in(work.round), self.codecs
         try:
             message = wire.decode(work.message, method.download(task), codecs.down, task.device)
             initial = method.init_client(task)
@@ -103,7 +108,7 @@ class ClientRunner:
             state = tree.load(stored, type(initial), task.device)
             context = self.context(work.round, work.client, progress)
             reply, after = method.client(context, message, state)
-            data = self._encoded(reply)
+            data = self._encoded(reply, method)
             return Answer(work.client, data, None if after is None else tree.dump(after))
         except BudgetSpent as error:
             return Answer(work.client, error=str(error), spent=True)
@@ -113,9 +118,9 @@ class ClientRunner:
             reason = self._reported(error, f"{type(error).__name__}: {error}")
             return Answer(work.client, error=reason, traceback=traceback.format_exc())
 
-    def _encoded(self, reply: Any) -> bytes:
+    def _encoded(self, reply: Any, method: ClientSide) -> bytes:
         try:
-            return wire.encode(reply, self.method.upload(self.task), self.codecs.up)
+            return wire.encode(reply, method.upload(self.task), self.codecs.up)
         except WireError as error:
             hint = "; did the training diverge? lower the learning rate"
             raise WireError(f"{error}{hint if 'NaN' in str(error) else ''}") from None

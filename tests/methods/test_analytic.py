@@ -218,7 +218,8 @@ class Door:
 
 
 def test_without_noise_the_releases_are_the_plain_statistics() -> None:
-    """But for clipping, which the radius keeps moderate: the root mean square distance."""
+    """But for clipping, at half the root mean square distance, and with the length it costs given
+    back."""
     records = vectors()
     built = build({"method": "analytic", "model": {"name": "mlp", "depth": 0}})
     task = dataclasses.replace(built.task, model=MLP((5,), 3, depth=0), shape=(5,), classes=3)
@@ -231,9 +232,13 @@ def test_without_noise_the_releases_are_the_plain_statistics() -> None:
     assert door.longest == pytest.approx(door.class_clip)  # the whole clip, and no more
     means = sums / counts[:, None]
     distances = (records.all()[0].double() - means[records.labels]).square().sum(1)
-    assert door.clips == [pytest.approx(float(distances.mean()), rel=1e-4)]
+    assert door.clips == [pytest.approx(0.25 * float(distances.mean()), rel=1e-4)]
     exact = scatter_about(records, means)
-    assert float(found.scatter.double().norm()) <= float(exact.norm()) + 1e-6
+    released = symmetric(found.scatter.double(), 5)
+    assert float(released.trace()) == pytest.approx(float(distances.sum()), rel=1e-4)
+    # The directions in which records differ are those of the plain scatter.
+    inner = float((released * symmetric(exact, 5)).sum())
+    assert inner > 0.95 * float(released.norm()) * float(symmetric(exact, 5).norm())
     wide = Residuals(means.float())(records).weighted(torch.ones(60))["scatter"]
     assert torch.allclose(wide, exact, atol=1e-4)
 

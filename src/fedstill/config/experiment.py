@@ -81,8 +81,8 @@ class Partitioning:
 class Experiment:
     """Everything that determines a run's result.
 
-    ``method`` and ``model`` are tables with a ``name``; their other keys are the settings of the
-    class that the name stands for.
+    ``method``, ``start`` and ``model`` are tables with a ``name``; their other keys are the
+    settings of the class that the name stands for.
     """
 
     method: Table
@@ -93,6 +93,9 @@ class Experiment:
     allow_empty_clients: bool = False
     participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
     rounds: Annotated[int, Meta(ge=1)] = 20
+    # The method of the first round, if it is another one: a table like ``method``. Its weights are
+    # where the method starts.
+    start: Table | None = None
     # The most records that a client may claim. None: as many as the largest client has, where the
     # records are partitioned here; the public size, where privacy is on; 100,000 on nodes.
     max_records: Annotated[int, Meta(ge=1)] | None = None

@@ -20,7 +20,7 @@ from fedstill.config.nested import (
 from fedstill.errors import RequestError
 
 # Options that may be given as a plain string: it is the table's ``name``.
-_SHORTHANDS = ("method", "model", "data", "engine")
+_SHORTHANDS = ("method", "start", "model", "data", "engine")
 # The options of ``fedstill run`` and ``fedstill.run`` that are settings, by name.
 _SETTINGS = {
     "method": "method",

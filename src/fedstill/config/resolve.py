@@ -33,7 +33,7 @@ from fedstill.config.request import check_types, spelled_out
 from fedstill.data import CHARACTERS, SOURCES, Dataset, DataSettings, parse_partition
 from fedstill.data.expected import Expected, expected_from, expected_of
 from fedstill.errors import RequestError, did_you_mean
-from fedstill.methods import METHODS
+from fedstill.methods import METHODS, STARTS
 from fedstill.models import DEFAULT_MODEL
 from fedstill.types import AnyMethod
 from fedstill.wire import find_codec
@@ -83,6 +83,7 @@ def resolve_with_method(
         engine=_resolve_engine(experiment.engine, experiment.device),
         data=_with_full_paths(experiment.data),
         wire=_resolve_wire(experiment.wire, method),
+        start=_resolve_start(experiment),
     )
     parse_partition(experiment.partition)
     _check_defence(experiment, method)
@@ -183,6 +184,24 @@ def _with_private_defaults(experiment: Experiment) -> Table:
                 f"'{defaults[first]}' in a private run unless you set it; set both"
             )
     return {**defaults, **given}
+
+
+def _resolve_start(experiment: Experiment) -> Table | None:
+    """The ``[start]`` section with every setting of its method."""
+    section = experiment.start
+    if section is None:
+        return None
+    name = section.get("name")
+    if name not in STARTS:
+        raise RequestError(
+            f"start.name: a run starts with one of {', '.join(STARTS)} (it is {name!r})"
+        )
+    if experiment.rounds < 2:
+        raise RequestError(
+            f"start: the first round is {name}'s, and with rounds = {experiment.rounds} there is "
+            f"none for {experiment.method['name']}; set rounds to 2 or more"
+        )
+    return {"name": name, **without_none(as_table(build_method(section, "start")))}
 
 
 def _check_defence(experiment: Experiment, method: AnyMethod) -> None:

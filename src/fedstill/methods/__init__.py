@@ -32,6 +32,11 @@ METHODS: "LazyTable[type[AnyMethod]]" = LazyTable(
     }
 )
 
+STARTS = (
+    "analytic",
+    "sketch",
+)  # statistics in one round: a run of another method may start with one
+
 
 def describe_method(cls: "type[AnyMethod]") -> str:
     """One line about a method: the first of its docstring."""

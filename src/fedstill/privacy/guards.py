@@ -26,6 +26,16 @@ def private_form_of(method: AnyMethod, name: str, rate: float) -> PrivateForm:
     return form
 
 
+def refuse_partial_start(name: str, rate: float) -> None:
+    """Refuse samples in a run that starts with statistics: they are releases of all records, and
+    one ledger counts accesses of one kind."""
+    if rate < 1:
+        raise RequestError(
+            f"privacy.sampling_rate = {rate:g}: '{name}', with which the run starts, reads all "
+            "records at once, and all accesses of a run are alike; leave it out, or set it to 1"
+        )
+
+
 def refuse_leaks(
     settings: PrivacySettings, form: PrivateForm, method: AnyMethod, task: Task, data: Dataset
 ) -> None:

@@ -35,6 +35,7 @@ class PixelSteps:
     patience: int = 0
     tolerance: float = 0.0
     as_sent: bool = False  # match the images as the codec will round them
+    per_draw: int = 1  # pixel steps per draw of weights and records
 
 
 def seen_images(task: Task, steps: PixelSteps) -> Callable[[Tensor], Tensor]:
@@ -63,7 +64,8 @@ def match_distribution(
     """The images after ``len(plan)`` iterations, and the smoothed loss at the end.
 
     Iteration t: weights newly drawn from the ball around ``centre``, one real batch per class, one
-    augmentation for both sides, one step along the negative pixel gradient of ``plan[t]``'s loss.
+    augmentation for both sides, ``per_draw`` steps along the negative pixel gradient of
+    ``plan[t]``'s loss. The real side, which takes most of the time, is computed once for all.
     """
     images = start.detach().clone()
     optimiser = pixel_optimiser(images, steps)
@@ -79,13 +81,15 @@ def match_distribution(
         positions, slots = by_class.draw(steps.real_batch, batch_stream)
         real = ((augment(x), s) for x, s in _chunks(ctx, positions, slots))
         means = class_means(ctx.task, weights, real, counts, matching)
-        gradient, loss = pixel_gradient(
-            ctx.task, weights, images, means, matching, after(seen, augment)
-        )
-        images.grad = gradient
-        optimiser.step()
+        losses = []
+        for _ in range(steps.per_draw):
+            images.grad, loss = pixel_gradient(
+                ctx.task, weights, images, means, matching, after(seen, augment)
+            )
+            optimiser.step()
+            losses.append(loss)
         ctx.progress(iteration + 1, len(plan))
-        if watch.settled(float(loss)):
+        if watch.settled(float(losses[0])):  # of images that have not yet seen these weights
             break
     images.grad = None
     return images, watch.smooth

@@ -109,7 +109,7 @@ class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
         return weighting_leaks(self.weighting)
 
     def init(self, ctx: ServerContext) -> Surrogate:
-        return Surrogate(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
+        return Surrogate(ctx.first_weights())  # line 1
 
     def download(self, task: Task) -> Schema[Weights]:
         return weights_schema(task)
