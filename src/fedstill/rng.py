@@ -11,14 +11,17 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import torch
 
 _WORDS = 624  # size of the Mersenne Twister's state
+_HEAD = struct.Struct("<QiiQ")
 
 
 @dataclass(frozen=True)
@@ -46,21 +49,30 @@ class Rng:
         import torch  # here: a partition is checked without it
 
         twister = np.random.MT19937(self._entropy()).state["state"]
-        # Layout of the CPU generator: seed, left = 1 ("refill at the first draw"), seeded,
-        # next, state words, then the cached normal draws, all empty.
-        head = struct.pack("<QiiQ", 0, 1, 1, 0)
+        raw = _empty_state().copy()
+        raw[_HEAD.size : _HEAD.size + 8 * _WORDS] = twister["key"].astype("<u8").view(np.uint8)
         generator = torch.Generator()
-        raw = bytearray(generator.get_state().numpy().tobytes())
-        raw[: len(head)] = head
-        words = np.asarray(twister["key"], dtype="<u8").tobytes()
-        raw[len(head) : len(head) + 8 * _WORDS] = words
-        generator.set_state(torch.frombuffer(raw, dtype=torch.uint8))
+        generator.set_state(torch.from_numpy(raw))
         return generator
 
     def _entropy(self) -> np.random.SeedSequence:
         # JSON keeps 1 and "1" apart, and ("a", "b") and ("a/b",) too.
         name = json.dumps([self.seed, *self.path]).encode()
         return np.random.SeedSequence(int.from_bytes(hashlib.sha256(name).digest()))
+
+
+@cache
+def _empty_state() -> NDArray[np.uint8]:
+    """The state of PyTorch's CPU generator without the words of the Mersenne Twister.
+
+    Its layout: seed, left = 1 ("refill at the first draw"), seeded, next, state words, then the
+    cached normal draws, all empty.
+    """
+    import torch
+
+    raw = torch.Generator().get_state().numpy().copy()
+    raw[: _HEAD.size] = np.frombuffer(_HEAD.pack(0, 1, 1, 0), dtype=np.uint8)
+    return raw
 
 
 @contextmanager
