@@ -34,21 +34,24 @@ Tables:
 To write a method: ``fedstill.types.Method``, ``fedstill.testing.CHECKS``, and ``fedstill new``.
 """
 
-from fedstill.compare import compare
-from fedstill.data import Dataset, arrays
-from fedstill.evaluate import evaluate
-from fedstill.evaluate.auditing import audit
-from fedstill.methods import METHODS
-from fedstill.models import MODELS, Model, convert_norms
-from fedstill.observe.observer import Observer
-from fedstill.result import Result
-from fedstill.rng import Rng
-from fedstill.run import run
-from fedstill.runs.sets import load_set
-from fedstill.tune import tune
+from typing import TYPE_CHECKING
+
+from fedstill.imports import import_when_used
 from fedstill.version import VERSION
 
-__version__ = VERSION
+if TYPE_CHECKING:
+    from fedstill.compare import compare
+    from fedstill.data import Dataset, arrays
+    from fedstill.evaluate import evaluate
+    from fedstill.evaluate.auditing import audit
+    from fedstill.methods import METHODS
+    from fedstill.models import MODELS, Model, convert_norms
+    from fedstill.observe.observer import Observer
+    from fedstill.result import Result
+    from fedstill.rng import Rng
+    from fedstill.run import run
+    from fedstill.runs.sets import load_set
+    from fedstill.tune import tune
 
 __all__ = [
     "METHODS",
@@ -68,3 +71,26 @@ __all__ = [
     "run",
     "tune",
 ]
+
+__version__ = VERSION
+
+import_when_used(
+    __name__,
+    {
+        "compare": "fedstill.compare",
+        "Dataset": "fedstill.data",
+        "arrays": "fedstill.data",
+        "evaluate": "fedstill.evaluate",
+        "audit": "fedstill.evaluate.auditing",
+        "METHODS": "fedstill.methods",
+        "MODELS": "fedstill.models",
+        "Model": "fedstill.models",
+        "convert_norms": "fedstill.models",
+        "Observer": "fedstill.observe.observer",
+        "Result": "fedstill.result",
+        "Rng": "fedstill.rng",
+        "run": "fedstill.run",
+        "load_set": "fedstill.runs.sets",
+        "tune": "fedstill.tune",
+    },
+)

@@ -40,8 +40,9 @@ from fedstill.features import Backbone
 from fedstill.models import MODELS, LinearOn, Model, separate
 from fedstill.privacy.guards import private_form_of, refuse_leaks, refuse_partial_start
 from fedstill.privacy.plan import PrivatePlan, make_plan
-from fedstill.records import Kind, Records, Scaling
+from fedstill.records import Records
 from fedstill.rng import Rng
+from fedstill.scaling import Kind, Scaling
 from fedstill.types import AnyMethod, Limits, ServerContext, Task
 from fedstill.wire import pixel_bits
 

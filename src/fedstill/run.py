@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from fedstill.build import BuiltExperiment, UserObjects, build_resolved, path_of
-from fedstill.config import Experiment, check_types, spelled_out
-from fedstill.config.nested import convert, merged, nested, read_toml
+from fedstill.config import Experiment
+from fedstill.config.nested import convert, merged
 from fedstill.config.registry import check_method
+from fedstill.config.request import requested
 from fedstill.config.resolve import resolve_with_method
 from fedstill.data import Dataset, DataSettings
 from fedstill.data.in_memory import dataset_from
+from fedstill.engine.ahead import started_ahead, workers_expected
 from fedstill.engine.base import Engine
 from fedstill.engine.faults import FaultyEngine, describe
 from fedstill.engine.flower import require_flower
@@ -43,6 +45,7 @@ from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import Holdings, Summary
 from fedstill.runs.provenance import this_session
 from fedstill.runs.unpublished import Digests
+from fedstill.types import AnyMethod
 from fedstill.version import VERSION
 
 MakeEngine = Callable[[Federation], Engine]
@@ -91,28 +94,22 @@ def run(
         data = os.fspath(data)
     options = {
         "method": method if isinstance(method, str) else None,
-        "model": model if isinstance(model, str) else None,
-        "features": features if isinstance(features, str) else None,
-        "data.name": data if isinstance(data, str) else None,
-        "data.dir": None if data_dir is None else str(data_dir),
+        "data": data if isinstance(data, str) else None,
+        "data_dir": None if data_dir is None else str(data_dir),
         "clients": clients,
         "partition": partition,
         "participation": participation,
         "rounds": rounds,
-        "privacy.epsilon": epsilon,
-        "privacy.delta": delta,
-        "engine.name": engine,
-        "engine.workers": workers,
+        "epsilon": epsilon,
+        "delta": delta,
+        "model": model if isinstance(model, str) else None,
+        "features": features if isinstance(features, str) else None,
+        "engine": engine,
+        "workers": workers,
         "device": device,
         "seed": seed,
     }
-    table = read_toml(Path(config)) if isinstance(config, str | Path) else dict(config or {})
-    check_types(table)
-    given = spelled_out(table)
-    chosen = merged(
-        spelled_out(nested({k: v for k, v in options.items() if v is not None})),
-        spelled_out(nested(set or {})),
-    )
+    given, chosen = requested(options, set, config)
     data = _dataset(data, merged(given, chosen))
     objects = _user_objects(method, data, model, features)
     request = merged(given, objects.request, chosen)
@@ -179,6 +176,20 @@ def execute(
     experiment, method = resolve_with_method(request, objects.method, objects.data)
     if engine is None:
         _refuse_unless_possible(experiment, objects)
+    local = engine is None and objects.portable and not method.pooled
+    with started_ahead(workers_expected(experiment.table) if local else 0):
+        return _execute(experiment, method, objects, folder, resume, observer, engine)
+
+
+def _execute(
+    experiment: Experiment,
+    method: AnyMethod,
+    objects: UserObjects,
+    folder: RunFolder | None,
+    resume: bool,
+    observer: Observer | None,
+    engine: MakeEngine | None,
+) -> Result:
     built = build_resolved(experiment, method, objects).planned()
     built.refuse_too_few_replies()
     built.refuse_useless_start()

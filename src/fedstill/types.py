@@ -33,8 +33,9 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedstill.records import Kind, Records, Scaling, SyntheticSet
+from fedstill.records import Records, SyntheticSet
 from fedstill.rng import Rng
+from fedstill.scaling import Kind, Scaling
 
 if TYPE_CHECKING:
     from fedstill.models.model import Model

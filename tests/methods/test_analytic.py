@@ -18,7 +18,8 @@ from fedstill.errors import RequestError
 from fedstill.methods.analytic import Analytic, Statistics
 from fedstill.models import MLP
 from fedstill.private import ClassSums
-from fedstill.records import Records, Scaling
+from fedstill.records import Records
+from fedstill.scaling import Scaling
 from fedstill.steps.closed_form import HEADS, Head, Moments, cleaned, solve
 from fedstill.steps.statistics import (
     OuterProducts,

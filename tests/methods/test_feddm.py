@@ -15,9 +15,10 @@ from fedstill.methods.feddm import FedDM
 from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, Surrogate
 from fedstill.models import MLP, ConvNet
-from fedstill.records import Records, Scaling, Split, SyntheticSet
+from fedstill.records import Records, Split, SyntheticSet
 from fedstill.rng import Rng
 from fedstill.runs.sets import load_set
+from fedstill.scaling import Scaling
 from fedstill.steps import distil, matching
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.testing import as_vector, toy_experiment, toy_run

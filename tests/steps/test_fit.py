@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedstill.models import MLP
-from fedstill.records import Scaling
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.distil import Plateau

@@ -8,8 +8,8 @@ from torch import Tensor
 from fedstill.data import SOURCES, kind_of
 from fedstill.errors import RequestError
 from fedstill.models import MLP
-from fedstill.records import Kind, Scaling
 from fedstill.rng import Rng
+from fedstill.scaling import Kind, Scaling
 from fedstill.steps.warp import (
     AUTOMATIC,
     WARPS,

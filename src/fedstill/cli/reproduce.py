@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -15,10 +15,10 @@ from fedstill.draw.console import Console
 from fedstill.draw.numbers import duration
 from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
 from fedstill.files import write_atomically
-from fedstill.observe.observer import Observer
-from fedstill.observe.progress import ProgressConsole, progress_for
 from fedstill.reproduce.recipe import SCALES, ScaleName, load_recipe
-from fedstill.reproduce.running import as_document, as_records, reproduce, results
+
+if TYPE_CHECKING:
+    from fedstill.observe.observer import Observer
 
 
 class Cells:
@@ -28,7 +28,10 @@ class Cells:
         self.console = console
         self.since, self.computed = time.monotonic(), 0
 
-    def begun(self, number: int, of: int, name: str, *, done: bool) -> Observer:
+    def begun(self, number: int, of: int, name: str, *, done: bool) -> "Observer":
+        from fedstill.observe.observer import Observer
+        from fedstill.observe.progress import progress_for
+
         line = f"cell {number}/{of}: {name}"
         if done:
             line += " (already done)"
@@ -81,6 +84,9 @@ def reproduce_command(
     if chosen is None:
         raise RequestError(f"--scale {scale}: no such scale{did_you_mean(scale, SCALES)}")
     known = load_recipe(recipe).part(chosen, row or (), column or ())
+    from fedstill.observe.progress import ProgressConsole
+    from fedstill.reproduce.running import as_document, as_records, reproduce, results
+
     folder = out or Path("reproductions") / recipe / scale
     extra = options.overrides(set_)
     if data_dir is not None:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fedstill.config.nested import Table, as_table, without_none
-from fedstill.data import CorruptSettings, DataSettings
-from fedstill.defence.judge import DefenceSettings
+from fedstill.data.settings import CorruptSettings, DataSettings
+from fedstill.defence.settings import DefenceSettings
 from fedstill.models import DEFAULT_MODEL
 from fedstill.privacy.settings import PrivacySettings
 

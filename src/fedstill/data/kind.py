@@ -1,7 +1,7 @@
 """What the records show, as far as it is public: nothing is computed from them."""
 
 from fedstill.data.catalogue import SOURCES
-from fedstill.records import Kind
+from fedstill.scaling import Kind
 
 _CHANNELS: dict[int, Kind] = {1: "grey", 3: "photo", 4: "photo"}
 

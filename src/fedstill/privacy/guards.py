@@ -2,14 +2,14 @@
 
 import torch
 
+from fedstill.data.catalogue import SOURCES
 from fedstill.data.dataset import Dataset
-from fedstill.data.sources import SOURCES
 from fedstill.errors import RequestError
 from fedstill.models.separate import Separate
 from fedstill.privacy.settings import PrivacySettings
 from fedstill.private import PrivateForm
-from fedstill.records import Scaling
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.types import AnyMethod, Task
 
 _PROBES = (3, 9, 65)  # records in a batch

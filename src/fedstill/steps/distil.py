@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fedstill.steps.augment import Augment, draw_augmentation
 from fedstill.steps.ball import sample_ball
 from fedstill.steps.classes import ByClass
 from fedstill.steps.matching import Matching, class_means, pixel_gradient, same
+from fedstill.steps.pixel_optimiser import PixelAdam, PixelSgd
 from fedstill.types import ClientContext, Params, Task
 from fedstill.wire.levels import as_sent
 
@@ -126,8 +126,8 @@ def _chunks(
         yield ctx.records.take(part)[0], part_slots.to(ctx.task.device)
 
 
-def pixel_optimiser(images: Tensor, steps: PixelSteps) -> torch.optim.Optimizer:
+def pixel_optimiser(images: Tensor, steps: PixelSteps) -> PixelAdam | PixelSgd:
     """The optimiser that updates ``images`` in place from ``images.grad``."""
     if steps.optimiser == "adam":
-        return torch.optim.Adam([images], lr=steps.learning_rate)
-    return torch.optim.SGD([images], lr=steps.learning_rate, momentum=steps.momentum)
+        return PixelAdam(images, steps.learning_rate)
+    return PixelSgd(images, steps.learning_rate, steps.momentum)
