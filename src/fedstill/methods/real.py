@@ -7,6 +7,7 @@ measures the gain of distillation, and must not be used on private data.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedstill.methods.shared.messages import Weights
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
@@ -17,6 +18,8 @@ from fedstill.types import ClientContext, Task
 @dataclass(frozen=True)
 class Real(SurrogateTraining[None]):
     """Random real images instead of synthetic ones: FedDM's baseline, and no privacy at all."""
+
+    sends_records: ClassVar[bool] = True
 
     def init_client(self, task: Task) -> None:
         return None
