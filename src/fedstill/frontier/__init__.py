@@ -37,7 +37,7 @@ class _Silent:
 
 def frontier(
     *,
-    data: str | None = None,
+    data: str | Path | None = None,
     data_dir: str | Path | None = None,
     clients: int | None = None,
     partition: str | None = None,
@@ -63,7 +63,7 @@ def frontier(
     limit = seconds_in(budget)
     chosen = narrowed(read_grid(grid), [methods] if isinstance(methods, str) else methods)
     options = {
-        "data.name": data,
+        "data.name": None if data is None else str(data),
         "data.dir": None if data_dir is None else str(data_dir),
         "clients": clients,
         "partition": partition,
