@@ -73,6 +73,16 @@ def score(task: Task, params: Params, records: Records) -> Scores:
     return _score(task, params, chunks, None if groups is None else groups[records.index])
 
 
+@torch.no_grad()
+def losses(task: Task, params: Params, records: Records) -> Tensor:
+    """The loss of every record."""
+    found = []
+    for positions in torch.arange(len(records)).split(task.chunk):
+        x, y = records.take(positions)
+        found.append(task.loss(task.model.inference(params, x)[-1], y).cpu())
+    return torch.cat(found)
+
+
 def score_set(task: Task, params: Params, synthetic: SyntheticSet) -> Scores:
     """One pass over synthetic images; of a soft label the most probable class counts."""
     chunk = task.chunk
