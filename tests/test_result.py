@@ -1,5 +1,6 @@
 """What Python gets from a run: predictions, a module, sets, numbers, plots, progress."""
 
+import dataclasses
 import inspect
 import os
 import pydoc
@@ -106,6 +107,33 @@ def test_sets_by_round(result: fedstill.Result) -> None:
     assert result.synthetic(1).metadata.round == 1
     with pytest.raises(RequestError, match="no set of round 7; there are those of rounds 1, 2"):
         result.synthetic(7)
+
+
+def test_pictures_of_sets_are_for_notebooks(result: fedstill.Result) -> None:
+    overview, sheet = result.picture(), result.picture(1, client=0)
+    assert overview.size != sheet.size
+    assert overview.getextrema() != ((255, 255),) * 3  # something is drawn
+    with pytest.raises(RequestError, match="client 9: sent no set in round 1"):
+        result.picture(1, client=9)
+    with pytest.raises(RequestError, match="no set of round 7"):
+        result.picture(7)
+
+
+def test_what_is_printed_is_short(result: fedstill.Result) -> None:
+    """A notebook prints whatever a cell ends with: tensors would fill the screen."""
+    stored = result.synthetic()
+    assert repr(stored).count("\n") == 0
+    assert f"round {stored.metadata.round}: {len(stored)} of shape 1x8x8" in repr(stored)
+    found = fedstill.evaluate(result, networks=2, epochs=1, progress=False)
+    lines = repr(found).splitlines()
+    assert lines[1].split() == ["of", "network", "weights", "accuracy", "loss", "calibration"]
+    assert [line.split()[0] for line in lines[2:]] == ["model", "set"]
+    assert f"{found.summary['model']['accuracy']:.2%}" in lines[2]
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 3
+    evil = dataclasses.replace(found, data="<b>x</b>", note="<i>")
+    assert "<b>" not in evil._repr_html_()
+    assert "<i>" not in evil._repr_html_()
 
 
 def test_numbers_as_records_and_as_a_frame(
