@@ -34,7 +34,7 @@ browser: $(READY) ## the pages in headless Chromium; screenshots go to build/scr
 
 docs: $(READY_DOCS) ## the documentation site, into build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python -m pytest -q tests/docs/test_site.py
+	$(BIN)/python -m pytest -q tests/docs/test_site.py tests/docs/test_notebooks.py
 
 fuzz: $(READY) ## the fuzzer: a million cases in about ten minutes; CASES=20000 for fewer, SEED=1 for others
 	$(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED)

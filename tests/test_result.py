@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import os
 import pydoc
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fedstill.cli.evaluate import evaluate_command
 from fedstill.cli.run import run_command
 from fedstill.cli.tune import tune_command
 from fedstill.data import DataSettings, load
+from fedstill.draw.figures import Figure, Plot, Series, whole
 from fedstill.errors import RequestError
 from fedstill.result import Inputs
 
@@ -167,6 +169,20 @@ def test_plots_and_reports(result: fedstill.Result, tmp_path: Path) -> None:
         result.plot("byte")
     page = result.report(tmp_path / "page.html")
     assert "<html" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "accuracies", [(0.955, 0.964, 0.972), (1.0, 1.0, 1.0), (0.1, 0.4, 0.99), (0.5,)]
+)
+def test_marks_of_axes_differ_and_none_is_impossible(accuracies: tuple[float, ...]) -> None:
+    places = [(float(round), value) for round, value in enumerate(accuracies, 1)]
+    plot = Plot(Figure("", "round", "accuracy", [Series("", places)], whole))
+    texts = re.findall(r">([^<>]+)</text>", plot.svg)
+    shares = [text for text in texts if text.endswith("%")]
+    rounds = [text for text in texts if re.fullmatch(r"[\d.]+", text)]
+    assert len(shares) == len(set(shares)) >= 2
+    assert max(float(text[:-1]) for text in shares) <= 100
+    assert set(rounds) <= {"1", "2", "3"}
 
 
 def test_a_notebook_shows_the_run_and_nothing_of_it_is_markup(result: fedstill.Result) -> None:

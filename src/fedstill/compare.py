@@ -13,7 +13,7 @@ from fedstill.report.comparison import compare as compared
 from fedstill.report.table import shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compared:
     """Runs side by side: a table that a notebook shows, and the page if one was written."""
 
@@ -25,7 +25,7 @@ class Compared:
         head, rows = shown(self.comparison)
         return [dict(zip(head, row, strict=True)) for row in rows]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         table = in_text(*shown(self.comparison))
         return "\n".join([table, *(f"left out: {why}" for why in self.comparison.left_out)])
 

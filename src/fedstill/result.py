@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fedstill.data import Dataset
-from fedstill.draw.figures import Figure, Plot, Series
+from fedstill.draw.figures import Figure, Plot, Series, whole
 from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
 from fedstill.draw.sets import picture
 from fedstill.errors import RequestError, did_you_mean
@@ -202,7 +202,7 @@ class Result:
 
 
 _AXES = {
-    "round": ("round", lambda v: f"{v:g}"),
+    "round": ("round", whole),
     "bytes": ("uploaded", in_bytes),
     "seconds": ("time", in_time),
 }
