@@ -40,14 +40,20 @@ class Series:
 
 @dataclass(frozen=True)
 class Figure:
-    """What is drawn. Both axes are linear; ``x_text`` writes a mark of the x axis."""
+    """What is drawn. Both axes are linear; ``x_text`` writes a mark of the x axis, and y is a
+    share, so no mark is above 100%."""
 
     title: str
     x_label: str
     y_label: str
     series: Sequence[Series]
     x_text: Callable[[float], str] = field(default=lambda v: f"{v:g}")
-    y_text: Callable[[float], str] = field(default=lambda v: f"{v:.0%}")
+    y_text: Callable[[float], str] = field(default=lambda v: f"{100 * v:.4g}%")
+
+
+def whole(value: float) -> str:
+    """A mark of an axis of whole numbers, such as rounds: nothing between them."""
+    return f"{value:g}" if value == round(value) else ""
 
 
 class _Png:
@@ -142,8 +148,9 @@ def _paint(figure: Figure, on: Canvas) -> None:
     ends = [v for s in filled for pair in s.spread for v in pair]
     y0, y1 = _range([y for s in filled for _, y in s.places] + ends, 0.06)
     axes = Axes((x0, x1), (y0, y1), _LEFT, _RIGHT, _TOP, _BOTTOM)
+    marks = [mark for mark in ticks(y0, y1, 6) if mark <= 1]
     on.text(_LEFT, 20, figure.title, 15, _INK, "l")
-    axes.draw(on, _STYLE, ticks(x0, x1, 7), ticks(y0, y1, 6), figure.x_text, figure.y_text)
+    axes.draw(on, _STYLE, ticks(x0, x1, 7), marks, figure.x_text, figure.y_text)
     on.text((_LEFT + _RIGHT) / 2, HEIGHT - 14, figure.x_label, 12, _INK, "m")
     for series in filled:
         _curve(series, axes.at, on)

@@ -45,7 +45,7 @@ class SetMetadata:
         return Scaling(self.mean, self.std)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StoredSet(TorchDataset[tuple[Tensor, Tensor]]):
     """All clients' sets of one round: a torch ``Dataset`` of scaled images and labels."""
 
@@ -64,6 +64,15 @@ class StoredSet(TorchDataset[tuple[Tensor, Tensor]]):
     def classes(self) -> Tensor:
         """The class of each image: the likeliest one where labels are distributions."""
         return self.labels.argmax(1) if self.labels.is_floating_point() else self.labels
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.metadata.shape))
+        classes, clients = len(self.classes.unique()), len(self.clients.unique())
+        return (
+            f"<StoredSet {self.metadata.method} on {self.metadata.data}, round "
+            f"{self.metadata.round}: {len(self)} of shape {shape}, classes: {classes}, "
+            f"clients: {clients}>"
+        )
 
     def of(self, client: int) -> SyntheticSet:
         """One client's set."""
