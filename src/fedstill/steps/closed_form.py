@@ -14,21 +14,22 @@ Head = Literal["lda", "ridge", "prototype"]
 
 _LEAST = 0.5  # records: a class with fewer is one that nobody holds
 _NOBODY = -1e4  # its logit
-# Chosen on MNIST, Fashion-MNIST and CIFAR-10 (docs/measurements.md, "Statistics in one round").
-_SMOOTHING = -0.2  # the power of the size: the width over which a density is smoothed
-_EXTRA = 0.02  # of the noise's largest eigenvalue: class means are noisy too
+# Of the noise's largest eigenvalue. Chosen on MNIST, Fashion-MNIST and CIFAR-10
+# (docs/measurements.md, "Statistics in one round").
+_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class Moments:
     """Pooled statistics in double precision: sums [classes, size], counts [classes], and
     ``second`` [size, size], the sum of x x^T. ``noise``: the standard deviation of the noise on
-    each entry of its triangle."""
+    each entry of its triangle; ``sums_noise`` [classes]: of that on each entry of the sums."""
 
     sums: Tensor
     counts: Tensor
     second: Tensor
     noise: float
+    sums_noise: Tensor
 
     @property
     def held(self) -> Tensor:
@@ -51,10 +52,19 @@ class Moments:
 
     @property
     def within(self) -> Tensor:
-        """The scatter within classes; where it is noisy, what the noise lets one expect of it."""
+        """The scatter within classes; a noisy one is steadied."""
         means, counts = self.means, self.counts * self.held
         scatter = self.second - (means.T * counts) @ means
-        return cleaned(scatter, self.noise) if self.noise else scatter
+        if not self.noise:
+            return scatter
+        return steadied(scatter, self.noise) + self._of_means * torch.eye(len(scatter)).to(scatter)
+
+    @property
+    def _of_means(self) -> float:
+        """What the noise in the class means adds to the scatter of a record about them: around a
+        mean that is known up to noise, records are expected to be as much farther away."""
+        variances = (self.sums_noise / self.counts.clamp(min=_LEAST)).square() * self.held
+        return float((variances * self.counts.clamp(min=0)).sum())
 
 
 def solve(moments: Moments, head: Head, penalty: float) -> Params:
@@ -98,25 +108,20 @@ HEADS: dict[Head, Callable[[Moments, float], tuple[Tensor, Tensor]]] = {
 }
 
 
-def cleaned(matrix: Tensor, noise: float) -> Tensor:
-    """What to expect of a matrix whose triangle was released with noise of this standard deviation.
+def steadied(matrix: Tensor, noise: float) -> Tensor:
+    """A matrix whose triangle was released with noise of this standard deviation, made fit for
+    inversion.
 
-    The eigenvectors stay, and each eigenvalue becomes the expectation of the true matrix along its
-    vector, which follows from the density of all noisy eigenvalues alone: v - 2 s^2 H(v), with H
-    the Hilbert transform of the density and 2 s the largest eigenvalue of the noise (Bun, Allez,
-    Bouchaud and Potters, IEEE Trans. Inf. Theory 62, 2016). The true matrix is positive.
+    Negative eigenvalues, which only noise has made, become zero. Then all grow by as much as the
+    true eigenvalues are on average that are hidden among the noise's own, but by a share of the
+    largest of these at least: directions that cannot be told apart are not told apart.
     """
     size = len(matrix)
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-    spread = noise * math.sqrt(size / 2)  # off the diagonal the noise is 1 / sqrt(2) of it
-    width = spread * size**_SMOOTHING
-    apart = values[:, None] - values
-    hilbert = (apart / (apart.square() + width**2)).mean(1)
-    expected = values - 2 * spread**2 * hilbert
-    hidden = expected[values <= 2 * spread]  # among the eigenvalues of the noise
-    least = float(hidden.mean()) / 2 if len(hidden) else 0.0
-    expected = expected.clamp(min=max(least, 0.0)) + _EXTRA * 2 * spread
-    kept: Tensor = (vectors * expected) @ vectors.T
+    largest = noise * math.sqrt(2 * size)  # of the noise: the edge of its semicircle
+    hidden = values[values <= largest]
+    level = float(hidden.mean()) if len(hidden) else 0.0
+    kept: Tensor = (vectors * (values.clamp(min=0) + max(level, _SHARE * largest))) @ vectors.T
     return kept
 
 
