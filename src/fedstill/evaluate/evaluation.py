@@ -28,7 +28,7 @@ from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.runs.find import load_data, refuse_other_data, run_of
 from fedstill.runs.folder import RunFolder
-from fedstill.runs.sets import StoredSet, load_set
+from fedstill.runs.sets import StoredSet, load_set, unopened
 from fedstill.steps.from_scratch import train_from_scratch
 from fedstill.steps.scores import Scores, score
 from fedstill.steps.training import Training
@@ -190,7 +190,7 @@ def _read(path: Path) -> tuple[Params, Table]:
     try:
         tensors, header = read_safetensors(path)
     except OSError as error:
-        raise RequestError(f"{path}: {error.strerror or error}") from error
+        raise unopened(path, error) from error
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise RequestError(
             f"{path}: neither a model nor a set written by fedstill: {error}"

@@ -115,7 +115,7 @@ def _forecast(run: RunView) -> list[tuple[str, str, str]]:
         return []
     most = "at most " if expected.at_most else ""
     rows = [
-        ("forecast", most + in_bytes(expected.up_bytes), most + in_bytes(expected.down_bytes)),
+        ("forecast", most + in_bytes(expected.up_bytes), in_bytes(expected.down_bytes)),
         ("FedAvg's", in_bytes(expected.fedavg_up_bytes), in_bytes(expected.fedavg_down_bytes)),
     ]
     if rounds:
