@@ -7,8 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-# What records show, as far as it is public: writing is never mirrored, photographs may be.
-Kind = Literal["writing", "grey", "photo", "other"]
+# What records show, as far as it is public: writing is never mirrored, photographs may be, and tiny
+# images have too few pixels to be warped.
+Kind = Literal["writing", "grey", "photo", "tiny", "other"]
 
 SERVER = -1  # the client number of a set that the server distilled
 
