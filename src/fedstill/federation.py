@@ -295,7 +295,7 @@ class Federation:
             std=task.scaling.std,
             shape=task.shape,
         )
-        self.folder.write_synthetic(sets, metadata)
+        self.folder.write_synthetic(sets, metadata, self.built.experiment.keep_sets)
 
     def _evaluate(self, context: ServerContext, state: Any) -> Evaluation:
         """The model's accuracy and loss on the test split, in rounds that are evaluated."""

@@ -104,6 +104,8 @@ class Experiment:
     )
     seed: Annotated[int, Meta(ge=0)] = 0
     eval_every: Annotated[int, Meta(ge=1)] = 1
+    # Of how many rounds, the last ones, the synthetic sets are kept. None: of all.
+    keep_sets: Annotated[int, Meta(ge=1)] | None = None
     device: str = "cpu"
     # Of the networks' outputs in training: bfloat16 is up to twice as fast where the processor or
     # the accelerator has instructions for it. Private runs are exact.

@@ -39,7 +39,9 @@ from fedstill.types import AnyMethod
 from fedstill.wire import find_codec
 
 # Settings that change where or how fast a run is computed, never a bit of its result.
-_FREE = ("engine.workers", "engine.round_timeout", "engine.join_timeout", "data.dir")
+_FREE = (
+    "engine.workers", "engine.round_timeout", "engine.join_timeout", "data.dir", "keep_sets"
+)  # fmt: skip
 _CODEC_OF_SETS = "bits8+zstd"  # of images, it keeps records' pixels exactly
 _DECIDES_WITH_FAULTS = "engine.round_timeout"  # it is what makes a slow client late
 
