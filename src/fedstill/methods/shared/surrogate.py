@@ -21,7 +21,8 @@ from fedstill.methods.shared.messages import (
 from fedstill.methods.shared.server_fit import ServerFit
 from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import Leak
-from fedstill.records import Kind, SyntheticSet
+from fedstill.records import SyntheticSet
+from fedstill.scaling import Kind
 from fedstill.steps.fit import fit
 from fedstill.steps.training import Schedule, Training
 from fedstill.steps.warp import ImageAugment, chosen_augment
