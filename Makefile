@@ -7,7 +7,7 @@ READY_SLOW := $(VENV)/.ready-slow
 READY_DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test slow browser docs fuzz check format golden bench dist clean
+.PHONY: help demo quick test slow browser docs fuzz check format index golden bench dist clean
 
 CASES ?= 1000000
 SEED ?= 0
@@ -48,6 +48,9 @@ check: $(READY) ## style, types and the direction of imports
 format: $(READY) ## put the code into the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+index: $(READY) ## write src/fedstill/config/index.json anew: after a method, a model or one of their settings changed
+	$(BIN)/python -m tests.config.make_index
 
 golden: $(READY) ## write tests/golden/ anew (say why in the changelog, under "Numbers changed")
 	$(BIN)/python -m tests.golden.make

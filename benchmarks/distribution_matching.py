@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.models import ConvNet
-from fedstill.records import Scaling
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.steps.matching import Matching, class_means, pixel_gradient
 from fedstill.types import Params, Task
 

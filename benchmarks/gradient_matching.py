@@ -22,8 +22,8 @@ from torch.nn import functional as f
 
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.models import ConvNet
-from fedstill.records import Scaling
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.steps.gradient_matching import (
     FED_GLOSS,
     GradientDistance,

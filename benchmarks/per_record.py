@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.models import MLP, ConvNet, Model, ResNet18
 from fedstill.privacy.mechanism import Stacked, clip_factors
-from fedstill.records import Scaling
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.per_record import by_vmap, per_record_gradients
 from fedstill.types import Params, Task

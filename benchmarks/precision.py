@@ -14,8 +14,8 @@ from functools import partial
 import torch
 
 from fedstill.models.convnet import ConvNet
-from fedstill.records import Scaling
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.types import Task
 

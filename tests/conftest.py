@@ -1,4 +1,7 @@
+import os
+import tempfile
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,6 +22,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 settings.load_profile("no-deadline")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache() -> Iterator[None]:
+    """A cache of the tests' own: what the user's cache holds must not decide a test."""
+    with tempfile.TemporaryDirectory(prefix="fedstill-cache-") as folder:
+        os.environ["FEDSTILL_CACHE"] = folder
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,7 +16,7 @@ from fedstill.errors import RequestError, RunError
 from fedstill.methods import METHODS
 from fedstill.methods.fedavg import FedAvg
 from fedstill.models import MLP, Model
-from fedstill.records import Scaling
+from fedstill.scaling import Scaling
 
 REQUEST: dict[str, Any] = {"method": "fedavg", "model": {"name": "mlp", "width": 8}, "clients": 3}
 

@@ -22,7 +22,7 @@ from mkdocs.structure.files import File, Files
 from fedstill.cli import app
 from fedstill.config.experiment import EngineSettings, Experiment, FaultSettings, WireSettings
 from fedstill.data import CorruptSettings, DataSettings
-from fedstill.defence.judge import DefenceSettings
+from fedstill.defence.settings import DefenceSettings
 from fedstill.methods import METHODS, describe_method
 from fedstill.models import MODELS
 from fedstill.privacy.settings import PrivacySettings

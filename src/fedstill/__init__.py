@@ -10,6 +10,7 @@ Functions take the options of the commands of the same name (``fedstill run --he
     evaluate        the accuracy of a model or of a synthetic set
     tune            search for hyper-parameters and an architecture on a synthetic set
     compare         several runs side by side
+    frontier        accuracy against uploaded bytes, for many methods
     audit           an empirical lower bound on a claimed epsilon
 
 Data and networks:
@@ -34,21 +35,25 @@ Tables:
 To write a method: ``fedstill.types.Method``, ``fedstill.testing.CHECKS``, and ``fedstill new``.
 """
 
-from fedstill.compare import compare
-from fedstill.data import Dataset, arrays
-from fedstill.evaluate import evaluate
-from fedstill.evaluate.auditing import audit
-from fedstill.methods import METHODS
-from fedstill.models import MODELS, Model, convert_norms
-from fedstill.observe.observer import Observer
-from fedstill.result import Result
-from fedstill.rng import Rng
-from fedstill.run import run
-from fedstill.runs.sets import load_set
-from fedstill.tune import tune
+from typing import TYPE_CHECKING
+
+from fedstill.imports import import_when_used
 from fedstill.version import VERSION
 
-__version__ = VERSION
+if TYPE_CHECKING:
+    from fedstill.compare import compare
+    from fedstill.data import Dataset, arrays
+    from fedstill.evaluate import evaluate
+    from fedstill.evaluate.auditing import audit
+    from fedstill.frontier import frontier
+    from fedstill.methods import METHODS
+    from fedstill.models import MODELS, Model, convert_norms
+    from fedstill.observe.observer import Observer
+    from fedstill.result import Result
+    from fedstill.rng import Rng
+    from fedstill.run import run
+    from fedstill.runs.sets import load_set
+    from fedstill.tune import tune
 
 __all__ = [
     "METHODS",
@@ -64,7 +69,32 @@ __all__ = [
     "compare",
     "convert_norms",
     "evaluate",
+    "frontier",
     "load_set",
     "run",
     "tune",
 ]
+
+__version__ = VERSION
+
+import_when_used(
+    __name__,
+    {
+        "compare": "fedstill.compare",
+        "Dataset": "fedstill.data",
+        "arrays": "fedstill.data",
+        "evaluate": "fedstill.evaluate",
+        "audit": "fedstill.evaluate.auditing",
+        "frontier": "fedstill.frontier",
+        "METHODS": "fedstill.methods",
+        "MODELS": "fedstill.models",
+        "Model": "fedstill.models",
+        "convert_norms": "fedstill.models",
+        "Observer": "fedstill.observe.observer",
+        "Result": "fedstill.result",
+        "Rng": "fedstill.rng",
+        "run": "fedstill.run",
+        "load_set": "fedstill.runs.sets",
+        "tune": "fedstill.tune",
+    },
+)

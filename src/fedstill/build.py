@@ -23,7 +23,7 @@ from torch import nn
 from fedstill.client import ClientRecords, ClientRunner
 from fedstill.config import Experiment, Partitioning, deciding, resolve_model
 from fedstill.config.nested import Table, as_table
-from fedstill.config.registry import build_model, supplied_model
+from fedstill.config.registry import build_method, build_model, supplied_model
 from fedstill.config.resolve import check_device, resolve_with_method
 from fedstill.data import (
     Dataset,
@@ -38,11 +38,12 @@ from fedstill.data import (
 from fedstill.errors import RequestError, RunError
 from fedstill.features import Backbone
 from fedstill.models import MODELS, LinearOn, Model, separate
-from fedstill.privacy.guards import private_form_of, refuse_leaks
+from fedstill.privacy.guards import private_form_of, refuse_leaks, refuse_partial_start
 from fedstill.privacy.plan import PrivatePlan, make_plan
-from fedstill.records import Kind, Records, Scaling
+from fedstill.records import Records
 from fedstill.rng import Rng
-from fedstill.types import AnyMethod, Limits, Task
+from fedstill.scaling import Kind, Scaling
+from fedstill.types import AnyMethod, Limits, ServerContext, Task
 from fedstill.wire import pixel_bits
 
 
@@ -114,6 +115,21 @@ class BuiltExperiment:
         return model if self.experiment.privacy is None else separate(model)
 
     @cached_property
+    def start(self) -> AnyMethod | None:
+        """The method that makes the first round, if the experiment starts with another one."""
+        section = self.experiment.start
+        return None if section is None else build_method(section, "start")
+
+    def method_in(self, round: int) -> AnyMethod:
+        """The method of this round; 0 is before the first."""
+        return self.method if round > 1 or self.start is None else self.start
+
+    def name_in(self, round: int) -> str:
+        """The name of that method."""
+        section = self.experiment.start if self.method_in(round) is self.start else None
+        return str((section or self.experiment.method)["name"])
+
+    @cached_property
     def seen(self) -> Dataset:
         """The records as methods see them: vectors, where the network starts with a fixed map."""
         features = self.model.fixed
@@ -156,15 +172,35 @@ class BuiltExperiment:
         if settings is None:
             return self
         sizes = settings.sizes(self.partition.clients, self.dataset.name)
-        rate = settings.rate(sizes, self.method.private_rate)
-        form = private_form_of(self.method, self.experiment.method["name"], rate)
-        refuse_leaks(settings, form, self.method, self.task, self.dataset)
-        plan = make_plan(settings, form, rate, sizes, self._public_classes(), self.turns())
+        rate = settings.rate(sizes, self.method_in(1).private_rate)
+        accesses = self._accesses(self.method, self.experiment.method, rate)
+        first = None
+        if self.start is not None and self.experiment.start is not None:
+            refuse_partial_start(self.name_in(1), rate)
+            first = self._accesses(self.start, self.experiment.start, rate)
+        planned = max(
+            taken * accesses + begun * ((first or accesses) - accesses)
+            for taken, begun in zip(self.turns(), self._in_first_round(), strict=True)
+        )
+        classes = self._public_classes()
+        plan = make_plan(settings, rate, sizes, classes, accesses, first, planned)
         # Sigma is part of the configuration now: a resumed run must not solve for another one.
         privacy = dataclasses.replace(settings, sigma=plan.sigma)
         experiment = dataclasses.replace(self.experiment, privacy=privacy)
         # The model was built for the guards: it is handed on, not built again.
         return dataclasses.replace(self, experiment=experiment, plan=plan, given_model=self.model)
+
+    def _accesses(self, method: AnyMethod, section: Table, rate: float) -> int:
+        """The accesses of a round of this method, which is refused if it would leak."""
+        settings = self.experiment.privacy
+        assert settings is not None
+        form = private_form_of(method, section["name"], rate)
+        refuse_leaks(settings, form, method, self.task, self.dataset)
+        return form.accesses
+
+    def _in_first_round(self) -> list[bool]:
+        sampled = set(self.sample(1))
+        return [client in sampled for client in range(self.partition.clients)]
 
     def with_plan(self, plan: PrivatePlan | None, ledgers: Path | None) -> "BuiltExperiment":
         """The same with a plan that another process made."""
@@ -209,7 +245,7 @@ class BuiltExperiment:
     def runner(self) -> ClientRunner:
         """What runs one client's turn."""
         return ClientRunner(
-            self.method, self.task, self.client_records, self.rng, self.experiment.wire
+            self.method, self.task, self.client_records, self.rng, self.experiment.wire, self.start
         )
 
     @property
@@ -268,6 +304,19 @@ class BuiltExperiment:
     def quorum(self) -> int:
         """How many of the sampled clients must answer: at least one."""
         return self.experiment.needed(self.clients_per_round)
+
+    def refuse_useless_start(self) -> None:
+        """Refuse a start whose weights the method would not use."""
+        if self.start is None:
+            return
+        context = ServerContext(self.task, 1, self.rng.at("probe"))
+        begun = self.start.params(self.start.init(context))
+        after = self.method.params(self.method.init(dataclasses.replace(context, start=begun)))
+        if any(after[name] is not value for name, value in begun.items()):
+            raise RequestError(
+                f"start: {self.experiment.method['name']} begins with networks of its own, and the "
+                "weights of a first round would be lost; leave it out"
+            )
 
     def refuse_too_few_replies(self) -> None:
         """Refuse a run whose rounds would not have the replies that its method needs."""

@@ -47,11 +47,11 @@ class Federation:
     def begin(self) -> None:
         """Start from the newest intact checkpoint, or from the beginning if there is none."""
         found = self.folder.checkpoints.load()
-        initial = self.built.method.init(self._server_context(0))
-        if found is None:
-            # Through the same bytes as a resumed state, so that both start from equal values.
-            found = 0, tree.dump(initial)
-        self.round, stored = found
+        self.round = 0 if found is None else found[0]
+        # After the first round the state is the method's own, whoever made that round.
+        initial = self.built.method_in(self.round and 2).init(self._server_context(0))
+        # Through the same bytes as a resumed state, so that both start from equal values.
+        stored = tree.dump(initial) if found is None else found[1]
         for damaged in self.folder.checkpoints.damaged:
             self.observer.note(
                 f"the checkpoint of round {damaged} is damaged: resuming after round {self.round}"
@@ -84,7 +84,7 @@ class Federation:
         clients = self.built.sample(context.round)
         self._check_budget(clients)
         self.observer.round_started(context.round, clients)
-        method = self.built.method
+        method = self.built.method_in(context.round)
         message = method.broadcast(context, self.state)
         down = wire.encode(message, method.download(context.task), self.built.experiment.wire.down)
         states = self.folder.checkpoints
@@ -94,7 +94,7 @@ class Federation:
         self, context: ServerContext, works: Sequence[Work], answers: Sequence[Answer]
     ) -> tuple[RoundMetrics, Any]:
         """What the round measured, and the server's next state."""
-        method, plan = self.built.method, self.built.plan
+        method, plan = self.built.method_in(context.round), self.built.plan
         received, failed = self._accept(context.round, answers, works)
         verdicts = self._judge(context, received)
         trusted = self._trusted(received, verdicts)
@@ -126,6 +126,8 @@ class Federation:
             accountant=plan.accountant if plan else None,
             uploads={} if self.pooled else {a.client: len(a.message) for a in answers},
         )
+        if method is not self.built.method:
+            state = self.built.method.init(replace(context, start=method.params(state)))
         return metrics, state
 
     def _commit(self, metrics: RoundMetrics, state: Any, answers: Sequence[Answer]) -> None:
@@ -158,11 +160,11 @@ class Federation:
             return
         for client in clients:
             ledger = plan.ledger(folder, client)
-            if ledger.room < plan.accesses:
+            if ledger.room < (needed := plan.accesses_in(self.round + 1)):
                 raise BudgetSpent(
                     f"round {self.round + 1} would exceed the privacy budget: client {client} has "
                     f"made {ledger.count} of {plan.most} allowed accesses and a round takes "
-                    f"{plan.accesses}"
+                    f"{needed}"
                 )
 
     def _count_on_server(self, works: Sequence[Work]) -> None:
@@ -171,7 +173,8 @@ class Federation:
         plan, folder = self.built.plan, self.built.ledgers
         if plan is not None and folder is not None:
             for work in works:
-                plan.ledger(folder, work.client).reserve(work.round, plan.clip, plan.accesses)
+                ledger = plan.ledger(folder, work.client)
+                ledger.reserve(work.round, plan.clip, plan.accesses_in(work.round))
 
     def _server_context(self, number: int) -> ServerContext:
         rng = self.built.rng.at("round", number, "server")
@@ -208,7 +211,11 @@ class Federation:
         self, number: int, answers: Sequence[Answer], works: Sequence[Work]
     ) -> tuple[list[Reply[Any]], dict[int, str]]:
         """The valid replies, and for every other client the reason why it has none."""
-        method, task, experiment = self.built.method, self.built.task, self.built.experiment
+        method, task, experiment = (
+            self.built.method_in(number),
+            self.built.task,
+            self.built.experiment,
+        )
         schema, codec = method.upload(task), experiment.wire.up
         replies: list[Reply[Any]] = []
         failed: dict[int, str] = {}
@@ -251,8 +258,8 @@ class Federation:
 
     def _judge(self, context: ServerContext, replies: Sequence[Reply[Any]]) -> dict[int, Verdict]:
         """The defence's verdicts on the clients' sets; none if it is off."""
-        settings, method = self.built.experiment.defence, self.built.method
-        if settings.mode == "off":
+        settings, method = self.built.experiment.defence, self.built.method_in(context.round)
+        if settings.mode == "off" or not method.sends_sets:
             return {}
         sets = method.synthetic(self.state, replies)
         params, rng = method.params(self.state), context.rng.at("defence")
@@ -275,12 +282,12 @@ class Federation:
 
     def _keep_synthetic(self, number: int, state: Any, replies: Sequence[Reply[Any]]) -> None:
         """Keep the synthetic sets of this round, if there are any."""
-        sets = self.built.method.synthetic(state, replies)
+        sets = self.built.method_in(number).synthetic(state, replies)
         if not sets:
             return
         data, task = self.built.dataset, self.built.task
         metadata = SetMetadata(
-            method=self.built.experiment.method["name"],
+            method=self.built.name_in(number),
             round=number,
             data=data.name,
             class_names=data.class_names,
@@ -288,11 +295,12 @@ class Federation:
             std=task.scaling.std,
             shape=task.shape,
         )
-        self.folder.write_synthetic(sets, metadata)
+        self.folder.write_synthetic(sets, metadata, self.built.experiment.keep_sets)
 
     def _evaluate(self, context: ServerContext, state: Any) -> Evaluation:
         """The model's accuracy and loss on the test split, in rounds that are evaluated."""
-        experiment, method, test = self.built.experiment, self.built.method, self.built.test
+        experiment, test = self.built.experiment, self.built.test
+        method = self.built.method_in(context.round)
         if context.round % experiment.eval_every and context.round != experiment.rounds:
             return Evaluation(None, None)
         evaluation = method.evaluate(context, state, test)

@@ -8,11 +8,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from safetensors import safe_open
-from safetensors.torch import save
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # The header is one entry: safetensors writes several in an order that changes from call to
 # call, and equal contents must give equal bytes.
@@ -73,19 +72,23 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_safetensors(
-    path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, object]
+    path: Path, tensors: "Mapping[str, Tensor]", header: Mapping[str, object]
 ) -> None:
     """Replace ``path`` by a safetensors file of these tensors."""
+    from safetensors.torch import save  # here: it imports PyTorch, and most files are no tensors
+
     with replacing(path) as temporary:
         # Not written by the library, whose errors would hide that the disk is full.
         temporary.write_bytes(save(dict(tensors), metadata={HEADER: json.dumps(header)}))
 
 
-def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_safetensors(path: Path) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     """Tensors and header. They are mapped, not read, so several processes share one copy.
 
     Raises on a file that is damaged or not ours.
     """
+    from safetensors import safe_open
+
     path.stat()  # a missing file raises the system's error, which names it once
     with safe_open(path, framework="pt") as file:
         header: dict[str, Any] = _parsed((file.metadata() or {})[HEADER])

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-# What records show, as far as it is public: writing is never mirrored, photographs may be.
-Kind = Literal["writing", "grey", "photo", "other"]
+from fedstill.scaling import Scaling
 
 SERVER = -1  # the client number of a set that the server distilled
 
@@ -28,37 +26,6 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Fixed public constants that turn raw inputs into network inputs.
-
-    Images come as bytes: x -> (x / 255 - mean) / std, per channel. The constants are
-    never computed from the clients' records: that would leak them (docs/privacy.md).
-    """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        if not self.mean:  # tokens and other inputs that are used as they are
-            return inputs
-        scale = 1.0 / 255.0 if inputs.dtype == torch.uint8 else 1.0
-        shape = (1, -1, *([1] * (inputs.dim() - 2)))
-        std = torch.tensor(self.std, device=inputs.device).view(shape)
-        mean = torch.tensor(self.mean, device=inputs.device).view(shape)
-        # One multiply and one add: the constants are folded first.
-        return torch.addcmul(-mean / std, inputs.float(), scale / std)
-
-    def undo(self, x: Tensor) -> Tensor:
-        """Back to the range 0..1 (not clipped), for drawing images."""
-        if not self.mean:
-            return x
-        shape = (1, -1, *([1] * (x.dim() - 2)))
-        std = torch.tensor(self.std, device=x.device).view(shape)
-        mean = torch.tensor(self.mean, device=x.device).view(shape)
-        return x * std + mean
 
 
 @dataclass(frozen=True)

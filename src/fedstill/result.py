@@ -19,10 +19,10 @@ from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
 from fedstill.draw.sets import picture
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.models import Model
-from fedstill.records import Scaling
 from fedstill.report import write_report
 from fedstill.runs.metrics import RoundMetrics, Summary
 from fedstill.runs.sets import StoredSet, load_set, set_name
+from fedstill.scaling import Scaling
 from fedstill.types import Params
 
 

@@ -11,11 +11,17 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 _WORDS = 624  # size of the Mersenne Twister's state
+_HEAD = struct.Struct("<QiiQ")
 
 
 @dataclass(frozen=True)
@@ -33,23 +39,20 @@ class Rng:
         """A new NumPy generator at the start of this stream."""
         return np.random.Generator(np.random.PCG64(self._entropy()))
 
-    def torch(self) -> torch.Generator:
+    def torch(self) -> "torch.Generator":
         """A new PyTorch generator (on the CPU) at the start of this stream.
 
         Draw on the CPU and move the result: then a GPU run sees the same numbers.
         ``Generator.manual_seed`` keeps only 32 bits of its seed on the CPU, so among some
         ten thousand streams two would coincide; we fill the whole state instead.
         """
+        import torch  # here: a partition is checked without it
+
         twister = np.random.MT19937(self._entropy()).state["state"]
-        # Layout of the CPU generator: seed, left = 1 ("refill at the first draw"), seeded,
-        # next, state words, then the cached normal draws, all empty.
-        head = struct.pack("<QiiQ", 0, 1, 1, 0)
+        raw = _empty_state().copy()
+        raw[_HEAD.size : _HEAD.size + 8 * _WORDS] = twister["key"].astype("<u8").view(np.uint8)
         generator = torch.Generator()
-        raw = bytearray(generator.get_state().numpy().tobytes())
-        raw[: len(head)] = head
-        words = np.asarray(twister["key"], dtype="<u8").tobytes()
-        raw[len(head) : len(head) + 8 * _WORDS] = words
-        generator.set_state(torch.frombuffer(raw, dtype=torch.uint8))
+        generator.set_state(torch.from_numpy(raw))
         return generator
 
     def _entropy(self) -> np.random.SeedSequence:
@@ -58,13 +61,29 @@ class Rng:
         return np.random.SeedSequence(int.from_bytes(hashlib.sha256(name).digest()))
 
 
+@cache
+def _empty_state() -> NDArray[np.uint8]:
+    """The state of PyTorch's CPU generator without the words of the Mersenne Twister.
+
+    Its layout: seed, left = 1 ("refill at the first draw"), seeded, next, state words, then the
+    cached normal draws, all empty.
+    """
+    import torch
+
+    raw = torch.Generator().get_state().numpy().copy()
+    raw[: _HEAD.size] = np.frombuffer(_HEAD.pack(0, 1, 1, 0), dtype=np.uint8)
+    return raw
+
+
 @contextmanager
-def borrowed(generator: torch.Generator, device: torch.device | None = None) -> Iterator[None]:
+def borrowed(generator: "torch.Generator", device: "torch.device | None" = None) -> Iterator[None]:
     """Within the block, PyTorch's global generator draws from this stream, which advances.
 
     The global generator's state is restored afterwards. An accelerator's own generator is seeded
     from the stream: its draws differ from the CPU's, and are the same on every call.
     """
+    import torch
+
     on = device if device is not None and device.type != "cpu" else None
     kind = on.type if on is not None else "cuda"
     with torch.random.fork_rng(devices=[on] if on is not None else [], device_type=kind):

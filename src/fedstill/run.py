@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from fedstill.build import BuiltExperiment, UserObjects, build_resolved, path_of
-from fedstill.config import Experiment, check_types, spelled_out
-from fedstill.config.nested import convert, merged, nested, read_toml
+from fedstill.config import Experiment
+from fedstill.config.nested import convert, merged
 from fedstill.config.registry import check_method
+from fedstill.config.request import requested
 from fedstill.config.resolve import resolve_with_method
 from fedstill.data import Dataset, DataSettings
 from fedstill.data.in_memory import dataset_from
+from fedstill.engine.ahead import started_ahead, workers_expected
 from fedstill.engine.base import Engine
 from fedstill.engine.faults import FaultyEngine, describe
 from fedstill.engine.flower import require_flower
@@ -30,10 +32,9 @@ from fedstill.errors import (
     Interrupted,
     RequestError,
     RunError,
-    printable,
 )
 from fedstill.federation import Federation
-from fedstill.forecast import forecast
+from fedstill.forecast import forecast, notes, owners
 from fedstill.models import Model
 from fedstill.observe.observer import Observer
 from fedstill.observe.progress import ProgressConsole, progress_for
@@ -44,9 +45,8 @@ from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import Holdings, Summary
 from fedstill.runs.provenance import this_session
 from fedstill.runs.unpublished import Digests
+from fedstill.types import AnyMethod
 from fedstill.version import VERSION
-
-_MOST_OWNERS, _LONGEST_OWNER = 6, 40  # names of owners in a run's first line, and their characters
 
 MakeEngine = Callable[[Federation], Engine]
 
@@ -94,28 +94,22 @@ def run(
         data = os.fspath(data)
     options = {
         "method": method if isinstance(method, str) else None,
-        "model": model if isinstance(model, str) else None,
-        "features": features if isinstance(features, str) else None,
-        "data.name": data if isinstance(data, str) else None,
-        "data.dir": None if data_dir is None else str(data_dir),
+        "data": data if isinstance(data, str) else None,
+        "data_dir": None if data_dir is None else str(data_dir),
         "clients": clients,
         "partition": partition,
         "participation": participation,
         "rounds": rounds,
-        "privacy.epsilon": epsilon,
-        "privacy.delta": delta,
-        "engine.name": engine,
-        "engine.workers": workers,
+        "epsilon": epsilon,
+        "delta": delta,
+        "model": model if isinstance(model, str) else None,
+        "features": features if isinstance(features, str) else None,
+        "engine": engine,
+        "workers": workers,
         "device": device,
         "seed": seed,
     }
-    table = read_toml(Path(config)) if isinstance(config, str | Path) else dict(config or {})
-    check_types(table)
-    given = spelled_out(table)
-    chosen = merged(
-        spelled_out(nested({k: v for k, v in options.items() if v is not None})),
-        spelled_out(nested(set or {})),
-    )
+    given, chosen = requested(options, set, config)
     data = _dataset(data, merged(given, chosen))
     objects = _user_objects(method, data, model, features)
     request = merged(given, objects.request, chosen)
@@ -182,8 +176,23 @@ def execute(
     experiment, method = resolve_with_method(request, objects.method, objects.data)
     if engine is None:
         _refuse_unless_possible(experiment, objects)
+    local = engine is None and objects.portable and not method.pooled
+    with started_ahead(workers_expected(experiment.table) if local else 0):
+        return _execute(experiment, method, objects, folder, resume, observer, engine)
+
+
+def _execute(
+    experiment: Experiment,
+    method: AnyMethod,
+    objects: UserObjects,
+    folder: RunFolder | None,
+    resume: bool,
+    observer: Observer | None,
+    engine: MakeEngine | None,
+) -> Result:
     built = build_resolved(experiment, method, objects).planned()
     built.refuse_too_few_replies()
+    built.refuse_useless_start()
     summary = _first_summary(built)
     digests = Digests(built.dataset.fingerprint, built.partition.digest)
     built.method.upload(
@@ -288,44 +297,8 @@ def _first_summary(built: BuiltExperiment) -> Summary:
         version=VERSION,
         accountant=built.plan.accountant if built.plan else None,
         privacy=built.plan.promise if built.plan else None,
-        owners=_owners(built),
+        owners=owners(built),
     )
-
-
-def _owners(built: BuiltExperiment) -> str | None:
-    """Whose records became clients; of a private run not by name."""
-    data = built.dataset
-    if built.experiment.partition != "natural" or built.method.pooled:
-        return None
-    names = [printable(name) for name in data.group_names[: built.partition.clients]]
-    if built.plan is not None or not names or max(map(len, names)) > _LONGEST_OWNER:
-        return f"one per {data.owned_by or 'owner'}"
-    shown = ", ".join(names[:_MOST_OWNERS]) + (", ..." if len(names) > _MOST_OWNERS else "")
-    return f"one per {data.owned_by or 'owner'} ({shown})"
-
-
-def _private_defaults(built: BuiltExperiment) -> str | None:
-    """The settings that are the method's defaults for private runs, to be shown to the user."""
-    defaults = built.method.PRIVATE_DEFAULTS if built.plan else {}
-    settings = built.experiment.method
-    kept = [f"{k} = {v}" for k, v in defaults.items() if settings.get(k) == v]
-    return f"defaults of a private run: {', '.join(kept)}" if kept else None
-
-
-def _small_rounds(built: BuiltExperiment) -> str | None:
-    """A participation that leaves one client per round, to be shown to the user."""
-    candidates, share = len(built.candidates), built.experiment.participation
-    if share == 1.0 or candidates == 1 or built.clients_per_round > 1:
-        return None
-    return f"participation = {share:g} of {candidates} clients is one client per round"
-
-
-def _choices(built: BuiltExperiment) -> str | None:
-    """What was chosen for the user: by the method (how sets are sent), or by the data."""
-    chosen = {f"method.{k}": v for k, v in built.method.choices(built.task).items()}
-    if built.method.sends_sets:
-        chosen = {"wire.up": built.experiment.wire.up, **chosen}
-    return ", ".join(f"{key} = {value}" for key, value in chosen.items()) or None
 
 
 def _holdings(built: BuiltExperiment) -> Holdings | None:
@@ -357,10 +330,8 @@ def _run_in(
         federation.begin()
         rounds, status = built.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
-        start = built.model.start_note if federation.round == 0 else None
-        for note in (_choices(built), _private_defaults(built), start, _small_rounds(built)):
-            if note:
-                observer.note(note)
+        for note in notes(built, first=federation.round == 0):
+            observer.note(note)
         if (faults := built.experiment.faults) is not None:
             observer.note(describe(faults))
         if federation.round < rounds:

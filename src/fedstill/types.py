@@ -33,8 +33,9 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedstill.records import Kind, Records, Scaling, SyntheticSet
+from fedstill.records import Records, SyntheticSet
 from fedstill.rng import Rng
+from fedstill.scaling import Kind, Scaling
 
 if TYPE_CHECKING:
     from fedstill.models.model import Model
@@ -117,12 +118,22 @@ def silent(step: int, steps: int) -> None:
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What the server knows in a round. ``round`` counts from 1; ``rng`` is this round's stream."""
+    """What the server knows in a round. ``round`` counts from 1; ``rng`` is this round's stream.
+
+    ``start``: the weights that another method's first round has left, if the run began with one.
+    """
 
     task: Task
     round: int
     rng: Rng
     progress: Callable[[int, int], None] = silent
+    start: Params | None = None
+
+    def first_weights(self) -> Params:
+        """The weights that a method starts from."""
+        if self.start is not None:
+            return self.start
+        return self.task.model.init(self.rng.at("init").torch())
 
 
 @dataclass(frozen=True)
@@ -227,6 +238,8 @@ class Method(ABC, Generic[S, D, C, U]):
 
     # Centralised: one client has all records, and nothing is sent.
     pooled: ClassVar[bool] = False
+    # What clients send are records themselves: pages and tables say so.
+    sends_records: ClassVar[bool] = False
     # ``synthetic`` returns what each client sent, so that a ``[defence]`` can judge it; the server
     # multiplies ``Reply.trust`` into the clients' weights.
     sends_sets: ClassVar[bool] = False
@@ -250,6 +263,11 @@ class Method(ABC, Generic[S, D, C, U]):
 
     def private_form(self, rate: float) -> "PrivateForm | None":
         """The private form at sampling rate ``rate``; ``None``: there is none."""
+        return None
+
+    def statistic_size(self, task: Task) -> int | None:
+        """How many numbers a vector of norm 1 has, if a private round releases class sums of such
+        vectors once: from it follows, before the run, how much of the answer is noise."""
         return None
 
     @property

@@ -41,6 +41,8 @@ def test_the_resolved_table_is_complete_and_resolves_to_itself(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
+        ({"data": 5}, "data: expected object, got int (it is 5)"),
+        ({"start": True}, "start: expected"),
         ({}, "method: which one?"),
         ({"method": 3}, "method: expected object"),
         ({"method": "fedagv"}, "method: no method 'fedagv'; did you mean 'fedavg'"),

@@ -102,7 +102,7 @@ def test_nothing_is_left_when_writing_fails(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedstill.files.save", full)
+    monkeypatch.setattr("safetensors.torch.save", full)
     with pytest.warns(UserWarning, match="No space left"):
         load(DataSettings(name=str(small_set)))
     assert list(own_cache.iterdir()) == []

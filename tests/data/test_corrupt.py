@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import fedstill
 from fedstill.build import build
 from fedstill.data import DataSettings, Partition, load
-from fedstill.data.corrupt import CorruptSettings, derangement, mislabelled
+from fedstill.data.corrupt import derangement, mislabelled
+from fedstill.data.settings import CorruptSettings
 from fedstill.errors import RequestError
 from fedstill.rng import Rng
 

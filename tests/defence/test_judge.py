@@ -13,7 +13,8 @@ import torch
 import fedstill
 from fedstill.data import DataSettings, load
 from fedstill.defence.evidence import Directions, Prototypes, Value, by_model, by_pixels
-from fedstill.defence.judge import DefenceSettings, Verdicts, judge
+from fedstill.defence.judge import Verdicts, judge
+from fedstill.defence.settings import DefenceSettings
 from fedstill.errors import RequestError
 from fedstill.methods.feddm import FedDM
 from fedstill.methods.feddualmatch import FedDualMatch

@@ -77,9 +77,16 @@ def run_with(built: BuiltExperiment, folder: Path, engine: Any) -> Federation:
     return federation
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_same_bits_as_the_local_engine(method: str, simulation: Simulation, tmp_path: Path) -> None:
-    built = named_experiment(method)
+START = {"start": {"name": "sketch", **SMALL["sketch"]}}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"), [*((method, {}) for method in METHODS), ("feddm", START)]
+)
+def test_same_bits_as_the_local_engine(
+    method: str, settings: dict[str, Any], simulation: Simulation, tmp_path: Path
+) -> None:
+    built = named_experiment(method, **settings)
     local = run_with(built, tmp_path / "local", InProcess(built))
     engine = SimulationEngine(built, tmp_path / "flower" / ".workers", simulation)
     flower = run_with(built, tmp_path / "flower", engine)

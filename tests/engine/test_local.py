@@ -10,13 +10,16 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fedstill
+from fedstill import wire
 from fedstill.client import Answer, Work
+from fedstill.engine import ahead
 from fedstill.engine.base import decode_answer, decode_work, encode_answer, encode_work
 from fedstill.engine.local import InProcess, WorkerPool, local_engine
 from fedstill.engine.processes import read_frame, write_frame
@@ -25,7 +28,7 @@ from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.shared.messages import Update, Weights
 from fedstill.runs.folder import RunFolder
 from fedstill.testing import toy_experiment
-from fedstill.types import ClientContext
+from fedstill.types import ClientContext, ServerContext, silent
 from tests.waiting import wait_until
 
 
@@ -170,3 +173,55 @@ def test_fields_that_nest_without_end_are_refused() -> None:
     for hostile in (deep, inside):
         with pytest.raises(WireError, match="neither work nor an answer"):
             decode_answer((hostile, message, state))
+
+
+def test_the_broadcast_is_read_once_unless_a_client_writes_into_it() -> None:
+    class Writes(FedAvg):
+        def client(self, ctx: Any, message: Any, state: None) -> Any:
+            answer = super().client(ctx, message, state)
+            if ctx.client == 1:  # not pure: the next client must not see it
+                next(iter(message.params.values())).add_(1.0)
+            return answer
+
+    read: list[int] = []
+
+    class Counted(Writes):
+        def download(self, task: Any) -> Any:
+            read.append(1)
+            return super().download(task)
+
+    built = toy_experiment(Counted())
+    context = ServerContext(built.task, 1, built.rng)
+    down = built.method.broadcast(context, built.method.init(context))
+    data = wire.encode(down, FedAvg().download(built.task))
+    together = [built.runner.answer(Work(1, c, data, None), silent) for c in range(3)]
+    assert len(read) == 2  # for client 0, and after client 1
+    alone = toy_experiment(FedAvg()).runner
+    for answer in together:
+        assert answer.error is None
+        assert answer.message == alone.answer(Work(1, answer.client, data, None), silent).message
+
+
+def test_workers_that_were_started_ahead_are_taken_and_others_ended() -> None:
+    with ahead.started_ahead(3):
+        waiting = list(ahead._idle[ahead.LOCAL])
+        assert len(waiting) == 3
+        taken = ahead.take(ahead.LOCAL)
+        assert taken in waiting
+        assert taken.poll() is None
+    assert all(process.poll() is not None for process in waiting if process is not taken)
+    assert taken.poll() is None
+    assert taken.stdin is not None
+    taken.stdin.close()  # it is told nothing to do: it ends by itself, and quietly
+    assert taken.wait(60) == 0
+    assert taken.stdout is not None
+    taken.stdout.close()
+
+
+def test_workers_expected() -> None:
+    cores = os.cpu_count() or 1
+    assert ahead.workers_expected({}) == min(cores, 10)
+    assert ahead.workers_expected({"engine": {"workers": 3}, "clients": 2}) == 2
+    assert ahead.workers_expected({"engine": {"workers": 3}, "participation": 0.1}) == 1
+    assert ahead.workers_expected({"engine": {"name": "flower"}}) == 0
+    assert ahead.workers_expected({"device": "cuda"}) == 0

@@ -16,9 +16,10 @@ from fedstill.errors import WireError
 from fedstill.methods.distdd import ClassGradients, DistDD, Distillation
 from fedstill.methods.shared.messages import Weights
 from fedstill.models import ConvNet, Model
-from fedstill.records import SERVER, Records, Scaling, Split
+from fedstill.records import SERVER, Records, Split
 from fedstill.rng import Rng
 from fedstill.runs.sets import load_set
+from fedstill.scaling import Scaling
 from fedstill.steps.class_gradients import match_class
 from fedstill.testing import as_vector, toy_run
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task

@@ -15,9 +15,11 @@ from fedstill.methods.feddm import FedDM
 from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, Surrogate
 from fedstill.models import MLP, ConvNet
-from fedstill.records import Records, Scaling, Split, SyntheticSet
+from fedstill.records import Records, Split, SyntheticSet
 from fedstill.rng import Rng
 from fedstill.runs.sets import load_set
+from fedstill.scaling import Scaling
+from fedstill.steps import distil, matching
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.testing import as_vector, toy_experiment, toy_run
 from fedstill.types import ClientContext, Reply, ServerContext, Task
@@ -65,6 +67,28 @@ def test_one_iteration_is_the_obvious_loop() -> None:
     assert after.loss == pytest.approx(float(loss.detach()), rel=1e-5)
 
 
+def test_several_steps_per_draw_share_one_real_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a radius of 0 and a batch of all records every draw is the same: two steps at one draw
+    are one step at each of two, and the real side is computed half as often."""
+    means: list[int] = []
+    compute = matching.class_means
+
+    def counted(*given: Any) -> Any:
+        means.append(1)
+        return compute(*given)
+
+    monkeypatch.setattr(distil, "class_means", counted)
+    ctx = digits(0, 0, 0, 2, 2, 2, 2)
+    down = message(ctx)
+    method = FedDM(images_per_class=2, iterations=4, radius=0.0, pixel_learning_rate=0.7)
+    once = method.client(ctx, down, None)[0].synthetic
+    assert len(means) == 4
+    shared = dataclasses.replace(method, iterations=2, steps_per_draw=2)
+    twice = shared.client(ctx, down, None)[0].synthetic
+    assert len(means) == 6
+    assert torch.allclose(once.images, twice.images, atol=1e-5)
+
+
 def test_what_is_matched_is_what_is_sent() -> None:
     """One step at the rounded pixels, whose gradient moves the pixels themselves."""
     ctx = digits(0, 0, 0, 2, 2, 2, 2)
@@ -102,10 +126,11 @@ def record(made: list[tuple[int, int]], step: int, steps: int) -> None:
     made.append((step, steps))
 
 
-def test_epochs_replace_steps_where_they_are_set() -> None:
+def test_given_steps_come_before_epochs_and_epochs_before_default_steps() -> None:
     steps = dataclasses.replace(SMALL, server_epochs=None, server_steps=2)
+    both = dataclasses.replace(SMALL, server_steps=4)  # epochs may be a default, as in psg
     ctx = digits(0, 0, 1, 1)  # four images: an epoch is one step
-    for method, expected in ((steps, 2), (SMALL, 3)):
+    for method, expected in ((steps, 2), (both, 4), (SMALL, 3)):
         made: list[tuple[int, int]] = []
         server = ServerContext(ctx.task, 1, Rng(0), partial(record, made))
         start = method.init(server)

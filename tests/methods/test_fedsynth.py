@@ -19,9 +19,10 @@ from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedsynth import FedSynth, SteppedBatches, SyntheticBatches
 from fedstill.methods.shared.messages import Weights
 from fedstill.models import MLP, Model
-from fedstill.records import Records, Scaling, Split
+from fedstill.records import Records, Split
 from fedstill.rng import Rng
 from fedstill.runs.sets import load_set
+from fedstill.scaling import Scaling
 from fedstill.steps.unroll import Batches
 from fedstill.testing import as_vector, toy_experiment, toy_run
 from fedstill.types import ClientContext, Params, Reply, ServerContext, Task, cross_entropy

@@ -12,8 +12,9 @@ from fedstill.privacy.accounting import sigma_for
 from fedstill.privacy.audit import Audit, AuditSettings, AuditTarget, audit
 from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import Replayed
-from fedstill.records import Scaling, Split
+from fedstill.records import Split
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.types import AnyMethod, Task
 from tests.methods.small import SMALL, SMALL_PRIVATE
 

@@ -11,8 +11,9 @@ from fedstill.models import MLP, ConvNet
 from fedstill.privacy.ledger import Ledger
 from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import Replayed
-from fedstill.records import Records, Scaling, Split
+from fedstill.records import Records, Split
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.types import ClientContext, Task
 
 NO_CLIP = 1e9

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedstill.config import resolve
 from fedstill.config.nested import flat
-from fedstill.config.resolve import spelled_out
+from fedstill.config.request import spelled_out
 from fedstill.reproduce.recipe import load_recipe, recipe_names
 
 FILE = Path(__file__).parent / "relied_on.json"

@@ -1,4 +1,5 @@
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedstill.engine.local import InProcess
 from fedstill.errors import RequestError
+from fedstill.federation import Federation
+from fedstill.methods import METHODS
+from fedstill.observe.observer import Observer
 from fedstill.records import SyntheticSet
-from fedstill.runs.sets import SetMetadata, load_set, save_sets
+from fedstill.runs.folder import RunFolder
+from fedstill.runs.sets import SetMetadata, load_set, save_sets, set_name
+from fedstill.testing import toy_experiment, toy_run
 from fedstill.wire import tree
+from tests.methods.small import SMALL
 
 METADATA = SetMetadata(
     method="feddm",
@@ -120,3 +128,20 @@ def test_a_damaged_file_is_refused_or_read_never_worse(data: st.DataObject, tmp_
         path.write_bytes(damaged)
         with suppress(RequestError):
             load_set(path)
+
+
+def test_keep_sets_keeps_the_last_rounds_alone(tmp_path: Path) -> None:
+    method = METHODS["real"](**SMALL.get("real", {}))
+    toy_run(method, tmp_path / "all", rounds=4)
+    built = toy_experiment(method, rounds=4)
+    built = replace(built, experiment=replace(built.experiment, keep_sets=2))
+    federation = Federation(built, RunFolder(tmp_path / "few"), Observer())
+    federation.begin()
+    with InProcess(built) as engine:
+        for _ in range(4):
+            federation.step(engine)
+    few, every = tmp_path / "few" / "synthetic", tmp_path / "all" / "synthetic"
+    assert sorted(p.name for p in few.iterdir()) == [set_name(3), set_name(4)]
+    assert len(list(every.iterdir())) == 4
+    for path in few.iterdir():
+        assert path.read_bytes() == (every / path.name).read_bytes()

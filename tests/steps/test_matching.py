@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from fedstill.models import MLP, ConvNet, Model
-from fedstill.records import Scaling
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.steps import matching as module
 from fedstill.steps.matching import (
     Matching,

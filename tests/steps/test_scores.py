@@ -3,8 +3,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedstill.models import MLP
-from fedstill.records import Records, Scaling, Split
+from fedstill.records import Records, Split
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.steps.scores import Scores, calibration_error, per_class_accuracy, score
 from fedstill.types import Task
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from fedstill.data import SOURCES, kind_of
 from fedstill.errors import RequestError
 from fedstill.models import MLP
-from fedstill.records import Kind, Scaling
 from fedstill.rng import Rng
+from fedstill.scaling import Kind, Scaling
 from fedstill.steps.warp import (
     AUTOMATIC,
     WARPS,
@@ -102,6 +102,9 @@ def test_auto_depends_on_what_is_public_alone() -> None:
     assert kind_of("my-scans", (1, 64, 64)) == "grey"
     assert kind_of("my-table", (13,)) == "other"
     assert kind_of("my-cubes", (7, 5, 5)) == "other"
+    assert kind_of("digits", (1, 8, 8)) == "tiny"
+    assert kind_of("my-icons", (3, 32, 15)) == "tiny"
+    assert kind_of("my-icons", (3, 16, 16)) == "photo"
     assert {source.kind for source in SOURCES.values()} <= {*get_args(Kind), None}
     for kind in get_args(Kind):
         assert chosen_augment("auto", task(kind)) == AUTOMATIC[kind]

@@ -15,10 +15,11 @@ import fedstill
 from fedstill.cli import app
 from fedstill.errors import RequestError
 from fedstill.models import MLP
-from fedstill.records import SERVER, Scaling, SyntheticSet
+from fedstill.records import SERVER, SyntheticSet
 from fedstill.rng import Rng
 from fedstill.runs.find import run_of
 from fedstill.runs.sets import load_set, set_file
+from fedstill.scaling import Scaling
 from fedstill.steps.fit import fit
 from fedstill.steps.training import Training
 from fedstill.tune.objective import Judge

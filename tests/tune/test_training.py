@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from fedstill.models import MLP, ConvNet
-from fedstill.records import Scaling, SyntheticSet
+from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.steps.from_scratch import train_from_scratch
 from fedstill.steps.training import SCHEDULES, Training
 from fedstill.tune.training import DEFAULT_TRAINING, train

@@ -16,8 +16,9 @@ from torch import Tensor
 from fedstill import wire
 from fedstill.data import DataSettings, load
 from fedstill.errors import WireError
-from fedstill.records import Scaling, SyntheticSet
+from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.wire.bits import BIT_CODECS, BITS, Compressed, Packed
 from fedstill.wire.levels import as_sent, from_levels, to_levels
 

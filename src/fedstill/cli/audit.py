@@ -1,19 +1,21 @@
 """``fedstill audit``: an empirical lower bound on epsilon."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import fedstill
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import counted
-from fedstill.evaluate.audited import FILE
-from fedstill.evaluate.auditing import audit
-from fedstill.privacy.audit import POWER_SHARE, Audit, AuditReport, AuditSettings, Finding
-from fedstill.runs.folder import RunFolder
 
+if TYPE_CHECKING:
+    from fedstill.privacy.audit import Audit, AuditReport, Finding
+    from fedstill.runs.folder import RunFolder
+
+CANARIES = 10_000  # the default of ``fedstill.audit``, which is not imported for help
 _WORDS = {
     "refuted": "REFUTED: the claim is false",
     "not refuted": "not refuted: this proves nothing by itself",
@@ -49,7 +51,7 @@ def audit_command(
     ] = None,
     canaries: Annotated[
         int, typer.Option(help="Canary records, each included at random.")
-    ] = AuditSettings.canaries,
+    ] = CANARIES,
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -73,7 +75,9 @@ def audit_command(
     private form with one client; if it makes images, a run without privacy is attacked too.
     RUN: the configuration of a finished run; the result is kept there as audit.json.
     """
-    result = audit(
+    from fedstill.runs.folder import RunFolder
+
+    result = fedstill.audit(
         what,
         data=data,
         data_dir=data_dir,
@@ -95,7 +99,9 @@ def audit_command(
         raise typer.Exit(1)
 
 
-def _print(console: Console, result: AuditReport, folder: RunFolder) -> None:
+def _print(console: Console, result: "AuditReport", folder: "RunFolder") -> None:
+    from fedstill.evaluate.audited import FILE
+
     for note in result.notes:
         console.print(f"note: {note}", markup=False)
     if result.audit is not None:
@@ -110,7 +116,7 @@ def _print(console: Console, result: AuditReport, folder: RunFolder) -> None:
         console.print(f"kept in {folder.path / FILE}", markup=False)
 
 
-def _private_lines(audit: Audit) -> list[str]:
+def _private_lines(audit: "Audit") -> list[str]:
     assert audit.verdict is not None
     lines = [
         f"{audit.method} claims epsilon {audit.claimed:.2f} (delta {audit.delta:g}, q "
@@ -122,7 +128,9 @@ def _private_lines(audit: Audit) -> list[str]:
     return lines
 
 
-def _why(audit: Audit) -> str:
+def _why(audit: "Audit") -> str:
+    from fedstill.privacy.audit import POWER_SHARE
+
     if audit.verdict != "no power":
         return ""
     if not audit.could_refute:
@@ -130,14 +138,14 @@ def _why(audit: Audit) -> str:
     return f" (the bound is below {POWER_SHARE:.0%} of it; use more canaries)"
 
 
-def _words(finding: Finding) -> str:
+def _words(finding: "Finding") -> str:
     return (
         f"{finding.attacker}, {finding.test}: at least {finding.bound:.2f} "
         f"({finding.right} of {finding.guesses} guesses right)"
     )
 
 
-def _found(audit: Audit) -> str:
+def _found(audit: "Audit") -> str:
     finding = audit.finding
     return (
         f"epsilon is at least {finding.bound:.2f} with {100 * audit.confidence:g}% confidence "

@@ -1,16 +1,16 @@
 """``fedstill compare``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from fedstill.draw.console import Console
-from fedstill.report.compare_page import free_name, write_comparison
-from fedstill.report.comparison import Comparison, compare
-from fedstill.report.table import columns, fitting, shown
+
+if TYPE_CHECKING:
+    from fedstill.report.comparison import Comparison
 
 
 def compare_command(
@@ -39,6 +39,9 @@ def compare_command(
     CSV, Markdown and LaTeX, and the figures as SVG and PNG, next to the page. Existing files are
     kept, unless --overwrite is given.
     """
+    from fedstill.report.compare_page import free_name, write_comparison
+    from fedstill.report.comparison import compare
+
     comparison = compare(runs, target)
     page = out or free_name(Path("comparison.html"), overwrite=overwrite)
     written = write_comparison(comparison, page, overwrite=overwrite)
@@ -52,8 +55,10 @@ def compare_command(
     console.print(f"page: {written[0]} (and {len(written) - 1} files next to it)", markup=False)
 
 
-def _print_table(console: Console, comparison: Comparison) -> list[str]:
+def _print_table(console: Console, comparison: "Comparison") -> list[str]:
     """Print what fits; the heads of the columns that do not."""
+    from fedstill.report.table import columns, fitting, shown
+
     wanted, widths = fitting(comparison, console.width)
     head, rows = shown(comparison, wanted)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

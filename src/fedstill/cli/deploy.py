@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from fedstill.cli import options
-from fedstill.config import check_types, resolve, spelled_out
+from fedstill.config.early import refuse_early
 from fedstill.config.nested import merged, read_toml
+from fedstill.config.request import check_types, spelled_out
 from fedstill.draw.console import Console
 from fedstill.errors import RunError
 
@@ -65,8 +66,6 @@ def init_command(
     from fedstill.engine.flower import require_flower
 
     require_flower()
-    from fedstill.deploy.app import Address, write_app
-
     table = read_toml(config) if config is not None else {}
     check_types(table)
     chosen = {
@@ -85,6 +84,10 @@ def init_command(
         spelled_out(options.given(chosen)),
         spelled_out(options.overrides(set_)),
     )
+    refuse_early(request)
+    from fedstill.config.resolve import resolve
+    from fedstill.deploy.app import Address, write_app
+
     built = write_app(folder, resolve(request), Address.parse(address))
     console = Console(soft_wrap=True, highlight=False)
     nodes = built.partition.clients

@@ -1,18 +1,20 @@
 """``fedstill evaluate``: scores of a model or a synthetic set."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+import fedstill
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_percent
-from fedstill.evaluate.evaluated import Evaluated
-from fedstill.evaluate.evaluation import TRAINING, evaluate
+
+if TYPE_CHECKING:
+    from fedstill.evaluate.evaluated import Evaluated
 
 _MANY_CLASSES = 20  # of more, only the worst are shown
 _WORST = 10
@@ -34,32 +36,28 @@ def evaluate_command(
         int,
         typer.Option("--networks", "--seeds", min=1, help="Newly initialised networks per model."),
     ] = 3,
-    epochs: Annotated[
-        int, typer.Option(min=1, help="Epochs over the set, per network.")
-    ] = TRAINING.epochs,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs over the set, per network.")] = 100,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps per network, instead of epochs.")
     ] = None,
-    learning_rate: Annotated[
-        float, typer.Option(help="Learning rate of SGD.")
-    ] = TRAINING.learning_rate,
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of SGD.")] = 0.02,
     schedule: Annotated[
         str,
         typer.Option(
             help="Of the learning rate: constant (a tenth in the second half), step or cosine."
         ),
-    ] = TRAINING.schedule,
+    ] = "constant",
     augment: Annotated[
         str,
         typer.Option(
             help="Of the images: none, dsa, affine, affine+elastic, photo, or auto: by the data."
         ),
-    ] = TRAINING.augment,
+    ] = "none",
     balanced: Annotated[
         bool, typer.Option("--balanced", help="Every class has the same share in every batch.")
-    ] = TRAINING.balanced,
-    momentum: Annotated[float, typer.Option(min=0, help="Momentum of SGD.")] = TRAINING.momentum,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = TRAINING.batch_size,
+    ] = False,
+    momentum: Annotated[float, typer.Option(min=0, help="Momentum of SGD.")] = 0.9,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 256,
     data: Annotated[
         str | None,
         typer.Option(help="Data set whose test split is used.", show_default="the run's"),
@@ -81,7 +79,7 @@ def evaluate_command(
     last round are tested. A set is scored by newly initialised networks that are trained on it
     alone: mean and standard deviation over several of them, for each architecture in --models.
     """
-    evaluated = evaluate(
+    evaluated = fedstill.evaluate(
         source,
         models=models,
         networks=networks,
@@ -104,7 +102,7 @@ def evaluate_command(
         options.print_json(evaluated.summary)
 
 
-def _print(evaluated: Evaluated) -> None:
+def _print(evaluated: "Evaluated") -> None:
     console = Console(highlight=False)
     if evaluated.note:
         console.print(f"note: {evaluated.note}", markup=False, soft_wrap=True)
@@ -119,7 +117,7 @@ def _print(evaluated: Evaluated) -> None:
     console.print(_class_table(evaluated))
 
 
-def _class_table(evaluated: Evaluated) -> Table:
+def _class_table(evaluated: "Evaluated") -> Table:
     """Accuracy by class: of all, or of the worst if there are many."""
     columns = [("model", evaluated.model.summary)] if evaluated.model else []
     columns += [(scores.model["name"], scores.summary) for scores in evaluated.set]

@@ -6,8 +6,6 @@ from typing import Annotated
 import typer
 
 from fedstill.draw.console import Console
-from fedstill.evaluate.export import FORMS, export_set
-from fedstill.runs.sets import load_set, set_file
 
 _SUFFIX = {"parquet": ".parquet", "npz": ".npz"}
 
@@ -16,7 +14,7 @@ def export_command(
     source: Annotated[
         Path, typer.Argument(metavar="SET", help="A set file, or a run folder (its last round).")
     ],
-    to: Annotated[str, typer.Option(help=f"Format: {', '.join(FORMS)}.")] = "folder",
+    to: Annotated[str, typer.Option(help="Format: folder, parquet, npz, hf.")] = "folder",
     out: Annotated[
         Path | None,
         typer.Option(help="File or folder to write.", show_default="METHOD-ROUND in this folder"),
@@ -27,6 +25,9 @@ def export_command(
     SET is a set file, or a run folder (its last round). Images have 8 bits per channel; `--to npz`
     keeps the exact values.
     """
+    from fedstill.evaluate.export import export_set
+    from fedstill.runs.sets import load_set, set_file
+
     stored = load_set(source)
     if out is None:
         name = set_file(source).stem.removesuffix(".safetensors")

@@ -9,7 +9,6 @@ import msgspec
 import typer
 
 from fedstill.config.nested import Table, nested, parse_override
-from fedstill.data import RULES
 from fedstill.errors import printable
 
 DataDir = Annotated[
@@ -19,7 +18,7 @@ Clients = Annotated[int | None, typer.Option(help="Number of clients.", show_def
 Partition = Annotated[
     str | None,
     typer.Option(
-        help=f"{', '.join(rule.form() for rule in RULES.values() if not rule.on_nodes)}.",
+        help="iid, dirichlet:ALPHA[:balanced], classes:N, quantity:ALPHA, natural.",
         show_default="dirichlet:0.1, or natural where the data have clients",
     ),
 ]

@@ -5,14 +5,9 @@ from typing import Annotated
 
 import typer
 
-from fedstill.build import partitioned
 from fedstill.cli import options
-from fedstill.config import resolve_partitioning
 from fedstill.config.nested import merged
-from fedstill.data import describe, load
 from fedstill.draw.console import Console
-from fedstill.draw.partitions import partition_picture
-from fedstill.draw.terminal import partition_table
 
 
 def partition_command(
@@ -37,6 +32,12 @@ def partition_command(
     Prints a table and draws a PNG image. `fedstill run` with the same options and seed partitions
     the records in the same way.
     """
+    from fedstill.build import partitioned
+    from fedstill.config import resolve_partitioning
+    from fedstill.data import describe, load
+    from fedstill.draw.partitions import partition_picture
+    from fedstill.draw.terminal import partition_table
+
     chosen = {
         "data.name": data,
         "data.dir": None if data_dir is None else str(data_dir),

@@ -12,11 +12,9 @@ from fedstill.draw.console import Console
 from fedstill.draw.numbers import counted
 from fedstill.draw.privacy import epsilon_figure
 from fedstill.errors import RequestError
-from fedstill.evaluate.audited import kept_audit
 from fedstill.files import write_atomically
 from fedstill.privacy.accounting import DEFAULT_ACCOUNTANT
 from fedstill.privacy.budget import Choice, Plan, by_round, choices
-from fedstill.report.statement import write_statement
 
 
 def privacy_command(
@@ -97,6 +95,9 @@ def privacy_command(
 
 
 def _print_statement(run: Path, out: Path | None, json: bool) -> None:
+    from fedstill.evaluate.audited import kept_audit
+    from fedstill.report.statement import write_statement
+
     path, made = write_statement(run, kept_audit(run), out)
     console = Console(highlight=False, soft_wrap=True)
     console.print(made.plain, markup=False)

@@ -7,7 +7,6 @@ import typer
 
 from fedstill.draw.console import Console
 from fedstill.errors import RequestError
-from fedstill.report import write_report
 
 
 def report_command(
@@ -40,4 +39,6 @@ def report_command(
         return
     if port is not None:
         raise RequestError("--port: only used with --serve; add it")
+    from fedstill.report import write_report
+
     console.print(f"report: {write_report(run, out)}", markup=False)

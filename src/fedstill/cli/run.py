@@ -1,16 +1,21 @@
 """``fedstill run``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import fedstill
 from fedstill.cli import options
-from fedstill.config.nested import parse_override
+from fedstill.config.early import refuse_early
+from fedstill.config.nested import merged, parse_override
+from fedstill.config.request import requested
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
-from fedstill.run import run
-from fedstill.runs.metrics import RoundMetrics, Summary
+from fedstill.engine.ahead import started_ahead, workers_expected
+
+if TYPE_CHECKING:
+    from fedstill.runs.metrics import RoundMetrics, Summary
 
 
 def run_command(
@@ -88,28 +93,31 @@ def run_command(
     With no options: the built-in digits, 10 clients with very different classes (Dirichlet 0.1).
     After Ctrl-C, --resume continues the run.
     """
-    result = run(
-        method,
-        data=data,
-        data_dir=data_dir,
-        clients=clients,
-        partition=partition,
-        participation=participation,
-        rounds=rounds,
-        epsilon=epsilon,
-        delta=delta,
-        model=model,
-        features=features,
-        engine=engine,
-        workers=workers,
-        device=device,
-        seed=seed,
-        out=out,
-        resume=resume,
-        config=config,
-        set=dict(parse_override(text) for text in set_ or ()),
-        track=track or (),
-    )
+    chosen: dict[str, Any] = {
+        "method": method,
+        "data": data,
+        "data_dir": None if data_dir is None else str(data_dir),
+        "clients": clients,
+        "partition": partition,
+        "participation": participation,
+        "rounds": rounds,
+        "epsilon": epsilon,
+        "delta": delta,
+        "model": model,
+        "features": features,
+        "engine": engine,
+        "workers": workers,
+        "device": device,
+        "seed": seed,
+    }
+    settings = dict(parse_override(text) for text in set_ or ())
+    request = merged(*requested(chosen, settings, config))
+    if not resume:  # whose request is the rest of the run's own
+        refuse_early(request)
+    with started_ahead(0 if resume else workers_expected(request)):
+        result = fedstill.run(
+            **chosen, out=out, resume=resume, config=config, set=settings, track=track or ()
+        )
     _print_outcome(result.folder, result.summary)
     if result.metrics:  # none where the budget allowed no round
         _print_domains(result.metrics[-1])
@@ -117,7 +125,7 @@ def run_command(
         options.print_json(result.summary)
 
 
-def _print_domains(last: RoundMetrics) -> None:
+def _print_domains(last: "RoundMetrics") -> None:
     """Accuracy on the test records of every domain, where they have any."""
     shares = {k.partition("/")[2]: v for k, v in last.details.items() if k.startswith("accuracy/")}
     if shares:
@@ -125,7 +133,7 @@ def _print_domains(last: RoundMetrics) -> None:
         Console(soft_wrap=True, highlight=False).print(f"by domain: {text}", markup=False)
 
 
-def _print_outcome(folder: Path, summary: Summary) -> None:
+def _print_outcome(folder: Path, summary: "Summary") -> None:
     console = Console(soft_wrap=True, highlight=False)
     networks = summary.details.get("networks", 0)
     spread = ""

@@ -8,8 +8,6 @@ from rich.progress import Progress
 
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import counted
-from fedstill.draw.sets import show
-from fedstill.observe.progress import ProgressConsole
 
 
 def show_command(
@@ -33,6 +31,9 @@ def show_command(
     RUN is a run folder. Each set is drawn twice: clipped to the valid pixel range, and stretched
     to the range of its values.
     """
+    from fedstill.draw.sets import show
+    from fedstill.observe.progress import ProgressConsole
+
     errors = ProgressConsole(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bars:
         task = bars.add_task("rounds", total=None)

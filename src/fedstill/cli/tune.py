@@ -1,17 +1,17 @@
 """``fedstill tune``: hyper-parameters and architecture on a distilled set."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import fedstill
 from fedstill.cli import options
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_bytes, in_percent
-from fedstill.tune import OBJECTIVES, Tuned, tune
-from fedstill.tune.progress import describe_candidate
-from fedstill.tune.space import SEARCHES
-from fedstill.tune.study import PRUNERS, SAMPLERS
+
+if TYPE_CHECKING:
+    from fedstill.tune import Tuned
 
 
 def tune_command(
@@ -21,16 +21,22 @@ def tune_command(
     trials: Annotated[
         int, typer.Option(min=1, help="Trials in the study, earlier ones included.")
     ] = 50,
-    search: Annotated[str, typer.Option(help=f"What is searched: {', '.join(SEARCHES)}.")] = "both",
+    search: Annotated[
+        str, typer.Option(help="What is searched: hyper, architecture, both.")
+    ] = "both",
     objective: Annotated[
         str,
         typer.Option(
-            help=f"{', '.join(OBJECTIVES)}: accuracy on held-out synthetic images, or on the "
+            help="holdout, vote: accuracy on held-out synthetic images, or on the "
             "clients' records, of which only the score is sent."
         ),
     ] = "holdout",
-    sampler: Annotated[str, typer.Option(help=f"Optuna's sampler: {', '.join(SAMPLERS)}.")] = "tpe",
-    pruner: Annotated[str, typer.Option(help=f"Optuna's pruner: {', '.join(PRUNERS)}.")] = "median",
+    sampler: Annotated[
+        str, typer.Option(help="Optuna's sampler: tpe, random, nsgaii, gp.")
+    ] = "tpe",
+    pruner: Annotated[
+        str, typer.Option(help="Optuna's pruner: median, hyperband, halving, none.")
+    ] = "median",
     workers: Annotated[
         int, typer.Option(min=1, help="Worker processes; trials are reproducible with 1 only.")
     ] = 1,
@@ -77,7 +83,7 @@ def tune_command(
     and tested on the rest: nothing is sent. The best one is written as a configuration: `fedstill
     run --config winner.toml fedavg`. After Ctrl-C, --study resumes the study.
     """
-    tuned = tune(
+    tuned = fedstill.tune(
         source,
         trials=trials,
         search=search,
@@ -100,7 +106,9 @@ def tune_command(
         options.print_json(tuned.summary)
 
 
-def _print(tuned: Tuned) -> None:
+def _print(tuned: "Tuned") -> None:
+    from fedstill.tune.progress import describe_candidate
+
     console = Console(soft_wrap=True, highlight=False)
     counts = ", ".join(f"{number} {state}" for state, number in tuned.trials.items())
     winner = tuned.winner

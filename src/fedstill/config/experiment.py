@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fedstill.config.nested import Table, as_table, without_none
-from fedstill.data import CorruptSettings, DataSettings
-from fedstill.defence.judge import DefenceSettings
+from fedstill.data.settings import CorruptSettings, DataSettings
+from fedstill.defence.settings import DefenceSettings
 from fedstill.models import DEFAULT_MODEL
 from fedstill.privacy.settings import PrivacySettings
 
@@ -81,8 +81,8 @@ class Partitioning:
 class Experiment:
     """Everything that determines a run's result.
 
-    ``method`` and ``model`` are tables with a ``name``; their other keys are the settings of the
-    class that the name stands for.
+    ``method``, ``start`` and ``model`` are tables with a ``name``; their other keys are the
+    settings of the class that the name stands for.
     """
 
     method: Table
@@ -93,6 +93,9 @@ class Experiment:
     allow_empty_clients: bool = False
     participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
     rounds: Annotated[int, Meta(ge=1)] = 20
+    # The method of the first round, if it is another one: a table like ``method``. Its weights are
+    # where the method starts.
+    start: Table | None = None
     # The most records that a client may claim. None: as many as the largest client has, where the
     # records are partitioned here; the public size, where privacy is on; 100,000 on nodes.
     max_records: Annotated[int, Meta(ge=1)] | None = None
@@ -101,6 +104,8 @@ class Experiment:
     )
     seed: Annotated[int, Meta(ge=0)] = 0
     eval_every: Annotated[int, Meta(ge=1)] = 1
+    # Of how many rounds, the last ones, the synthetic sets are kept. None: of all.
+    keep_sets: Annotated[int, Meta(ge=1)] | None = None
     device: str = "cpu"
     # Of the networks' outputs in training: bfloat16 is up to twice as fast where the processor or
     # the accelerator has instructions for it. Private runs are exact.

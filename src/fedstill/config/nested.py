@@ -153,7 +153,7 @@ def convert(table: Any, kind: type[T], path: str) -> T:
         complaint, _, place = str(error).partition(" - at `$")
         inner = place.rstrip("`").lstrip(".")
         key = ".".join(filter(None, (path, inner))) or "configuration"
-        value = flat(table).get(inner)
+        value = flat(table).get(inner) if isinstance(table, Mapping) else table
         shown = f" (it is {_shown(value)})" if value is not None else ""
         text = complaint[0].lower() + complaint[1:].replace("`", "")
         if text.startswith("invalid enum value") and (choices := _choices(_hint(kind, inner))):

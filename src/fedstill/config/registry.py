@@ -40,9 +40,9 @@ def check_method(cls: Any, name: str) -> type[AnyMethod]:
     return cls
 
 
-def build_method(section: Mapping[str, Any]) -> AnyMethod:
-    """The method of a ``[method]`` section, with its settings."""
-    return convert(settings_of(section), find_method(section["name"]), "method")
+def build_method(section: Mapping[str, Any], key: str = "method") -> AnyMethod:
+    """The method of a ``[method]`` or ``[start]`` section, with its settings."""
+    return convert(settings_of(section), find_method(section["name"]), key)
 
 
 def find_model(name: str) -> ModelEntry | None:

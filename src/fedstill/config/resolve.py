@@ -26,22 +26,22 @@ from fedstill.config.nested import (
     convert,
     flat,
     merged,
-    refuse_deep,
     without_none,
 )
 from fedstill.config.registry import build_method, find_method, find_model, settings_of
+from fedstill.config.request import check_types, spelled_out
 from fedstill.data import CHARACTERS, SOURCES, Dataset, DataSettings, parse_partition
 from fedstill.data.expected import Expected, expected_from, expected_of
 from fedstill.errors import RequestError, did_you_mean
-from fedstill.methods import METHODS
+from fedstill.methods import METHODS, STARTS
 from fedstill.models import DEFAULT_MODEL
 from fedstill.types import AnyMethod
 from fedstill.wire import find_codec
 
-# Options that may be given as a plain string: it is the table's ``name``.
-_SHORTHANDS = ("method", "model", "data", "engine")
 # Settings that change where or how fast a run is computed, never a bit of its result.
-_FREE = ("engine.workers", "engine.round_timeout", "engine.join_timeout", "data.dir")
+_FREE = (
+    "engine.workers", "engine.round_timeout", "engine.join_timeout", "data.dir", "keep_sets"
+)  # fmt: skip
 _CODEC_OF_SETS = "bits8+zstd"  # of images, it keeps records' pixels exactly
 _DECIDES_WITH_FAULTS = "engine.round_timeout"  # it is what makes a slow client late
 
@@ -85,6 +85,7 @@ def resolve_with_method(
         engine=_resolve_engine(experiment.engine, experiment.device),
         data=_with_full_paths(experiment.data),
         wire=_resolve_wire(experiment.wire, method),
+        start=_resolve_start(experiment),
     )
     parse_partition(experiment.partition)
     _check_defence(experiment, method)
@@ -131,32 +132,6 @@ def check_device(device: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise RequestError(f"device: '{device}' cannot be used: {reason}") from error
-
-
-def check_types(request: Mapping[str, Any]) -> None:
-    """Refuse wrong keys and types in a table that others will be merged over."""
-    convert({"method": {}, **spelled_out(request)}, Experiment, "")
-
-
-def spelled_out(request: Mapping[str, Any]) -> Table:
-    """The request without open options, and ``method = "fedavg"`` written as a table.
-
-    ``features = "scatter"`` stands for a linear layer on that feature map.
-    """
-    refuse_deep(dict(request), "configuration")
-    table = {
-        key: {"name": value} if key in _SHORTHANDS and isinstance(value, str) else value
-        for key, value in without_none(request).items()
-    }
-    if "features" in table:
-        model = table.get("model", {})
-        if not isinstance(model, dict) or model.get("name", "linear") != "linear":
-            raise RequestError(
-                "features: a feature map belongs to model 'linear'; leave the model out"
-            )
-        feature_map = table.pop("features")
-        table["model"] = {"name": "linear", **model, "feature_map": feature_map}
-    return table
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -211,6 +186,24 @@ def _with_private_defaults(experiment: Experiment) -> Table:
                 f"'{defaults[first]}' in a private run unless you set it; set both"
             )
     return {**defaults, **given}
+
+
+def _resolve_start(experiment: Experiment) -> Table | None:
+    """The ``[start]`` section with every setting of its method."""
+    section = experiment.start
+    if section is None:
+        return None
+    name = section.get("name")
+    if name not in STARTS:
+        raise RequestError(
+            f"start.name: a run starts with one of {', '.join(STARTS)} (it is {name!r})"
+        )
+    if experiment.rounds < 2:
+        raise RequestError(
+            f"start: the first round is {name}'s, and with rounds = {experiment.rounds} there is "
+            f"none for {experiment.method['name']}; set rounds to 2 or more"
+        )
+    return {"name": name, **without_none(as_table(build_method(section, "start")))}
 
 
 def _check_defence(experiment: Experiment, method: AnyMethod) -> None:

@@ -6,24 +6,13 @@ experiments. Records are partitioned by their right labels first. The test split
 here, so it cannot be touched.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
-
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from fedstill.data.partition.assign import Partition
+from fedstill.data.settings import CorruptSettings
 from fedstill.errors import RequestError
 from fedstill.rng import Rng
-
-
-@dataclass(frozen=True)
-class CorruptSettings:
-    """The ``[corrupt]`` section: which share of the records of which clients is mislabelled."""
-
-    share: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    clients: Literal["all"] | tuple[int, ...] = "all"
 
 
 def derangement(classes: int, rng: Rng) -> Tensor:

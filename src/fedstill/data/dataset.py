@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from fedstill.data.column import Column
-from fedstill.records import Scaling, Split
+from fedstill.records import Split
+from fedstill.scaling import Scaling
 
 
 @dataclass(frozen=True)

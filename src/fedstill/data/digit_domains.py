@@ -23,12 +23,10 @@ from numpy.typing import NDArray
 from fedstill.data.decoded import Decoded
 from fedstill.data.digits import CLASS_NAMES, load_digits
 from fedstill.data.natural import join
-from fedstill.records import Scaling, Split
+from fedstill.records import Split
 from fedstill.rng import Rng
 
 SIDE = 16
-# Computed once over the public training records and then frozen, as for the digits.
-SCALING = Scaling(mean=(0.4059,), std=(0.3267,))
 
 Pixels = NDArray[np.float64]  # [N, height, width], from 0 to 255
 _Variant = Callable[[Pixels, NDArray[np.int64], np.random.Generator], Pixels]

@@ -14,13 +14,9 @@ from importlib.resources import as_file, files
 import numpy as np
 import torch
 
-from fedstill.records import Scaling, Split
+from fedstill.records import Split
 
 CLASS_NAMES = tuple("0123456789")
-
-# Computed once over the 1,438 public training records and then frozen: constants that followed
-# the data at hand would differ between clients, and would leak their records.
-SCALING = Scaling(mean=(0.3059,), std=(0.3763,))
 
 
 def load_digits() -> tuple[Split, Split]:

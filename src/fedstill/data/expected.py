@@ -10,7 +10,7 @@ from pathlib import Path
 from fedstill.data.catalogue import SOURCES
 from fedstill.data.dataset import Dataset
 from fedstill.data.folder import is_site_folder
-from fedstill.data.reading import DataSettings
+from fedstill.data.settings import DataSettings
 from fedstill.data.table_files import IMAGE_COLUMNS, column_names, find_tables
 from fedstill.errors import FedstillError
 

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from fedstill.data.arrays import dataset_of, decode_arrays, held_out_rows
 from fedstill.data.dataset import Dataset
-from fedstill.data.reading import DataSettings, Reading, refuse_other_kind
+from fedstill.data.reading import Reading, refuse_other_kind
 from fedstill.data.scaling import choose_scaling
+from fedstill.data.settings import DataSettings
 from fedstill.data.table_files import open_table
 from fedstill.errors import RequestError
 

@@ -9,7 +9,8 @@ from fedstill.data.cache import cached
 from fedstill.data.dataset import Dataset
 from fedstill.data.decoded import Decoded
 from fedstill.features import FeatureMap
-from fedstill.records import Scaling, Split
+from fedstill.records import Split
+from fedstill.scaling import Scaling
 
 
 def mapped(dataset: Dataset, features: FeatureMap, device: torch.device, alone: bool) -> Dataset:

@@ -22,7 +22,7 @@ from fedstill.data.folder import class_folders, image_files
 from fedstill.data.images import ImageForm, decode_images
 from fedstill.data.labels import Numbered, check_labels
 from fedstill.data.npz import read_training_arrays
-from fedstill.data.reading import DataSettings
+from fedstill.data.settings import DataSettings
 from fedstill.data.table_files import IMAGE_COLUMNS, find_tables, open_table, split_files
 from fedstill.data.tolerant import from_arrays, from_features, from_images, from_parquet
 from fedstill.errors import RequestError, did_you_mean

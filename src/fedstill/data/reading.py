@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any
 
 from fedstill.data.catalogue import Source
 from fedstill.data.decoded import Decoded
 from fedstill.data.held_out import SHARE, say_held_out
+from fedstill.data.settings import TABLES_ONLY, DataSettings
 from fedstill.data.table_files import TableFiles, open_table
 from fedstill.data.text import decode_texts, read_plays
 from fedstill.data.vocabulary import Vocabulary, find_vocabulary
@@ -17,52 +16,6 @@ from fedstill.errors import RequestError
 
 if TYPE_CHECKING:
     from fedstill.data.rows import Table
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """What to load and how to read it: the ``[data]`` section of a configuration.
-
-    ``name`` is a known name, ``hub:OWNER/NAME``, or the path of a folder, ``.npz`` or ``.txt``
-    file. ``image_size`` resizes every image to that square; without it all must have one size.
-    ``text_column`` says that a table holds texts, not images; ``vocabulary`` is "characters" or
-    a file of words, one per line; ``sequence_length`` is the number of tokens in a record.
-    ``domains`` keeps only the records of these owners. ``channels``: 1 reads images in grey, 3 in
-    colour; without it, as most of them are.
-
-    Of tables: ``split_column`` says train or test; without it and without a test file,
-    ``test_share`` of every class of every owner is held out by ``split_seed``. Features are the
-    columns in ``features``, or all that have no other use and are not in ``ignore``. ``ranges``
-    of numbers, ``categories`` of words and the columns in which values may be ``missing`` are
-    public declarations; what is not declared is computed from the training records.
-    """
-
-    name: str = "digits"
-    dir: str | None = None
-    image_column: str | None = None
-    label_column: str | None = None
-    client_column: str | None = None
-    image_size: int | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    text_column: str | None = None
-    vocabulary: str | None = None
-    sequence_length: int | None = None
-    domains: tuple[str, ...] | None = None
-    channels: Literal[1, 3] | None = None
-    split_column: str | None = None
-    test_share: Annotated[float, Meta(gt=0, lt=1)] | None = None
-    split_seed: Annotated[int, Meta(ge=0)] | None = None
-    features: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] | None = None
-    ranges: dict[str, tuple[float, float]] | None = None
-    categories: dict[str, tuple[str | bool | int | float, ...]] | None = None
-    missing: tuple[str, ...] | None = None
-
-    @property
-    def table(self) -> dict[str, Any]:
-        """What is declared about the columns of features."""
-        return {key: value for key in _TABLES_ONLY if (value := getattr(self, key)) is not None}
 
 
 @dataclass(frozen=True)
@@ -171,7 +124,6 @@ _TEXT_ONLY = ("vocabulary", "sequence_length")
 _IMAGES_ONLY = (
     "image_column", "label_column", "image_size", "mean", "std", "channels", "split_column"
 )  # fmt: skip
-_TABLES_ONLY = ("features", "ignore", "ranges", "categories", "missing")
 
 
 def _refuse_unused(settings: DataSettings, text: bool) -> None:
@@ -179,7 +131,7 @@ def _refuse_unused(settings: DataSettings, text: bool) -> None:
     why = "the records are text; leave it out"
     if not text:
         why = "the records are not text; leave it out, or name their column in data.text_column"
-    for key in (*_IMAGES_ONLY, *_TABLES_ONLY) if text else _TEXT_ONLY:
+    for key in (*_IMAGES_ONLY, *TABLES_ONLY) if text else _TEXT_ONLY:
         if (value := getattr(settings, key)) is not None:
             raise RequestError(f"data.{key} = {value!r}: {why}")
     for key, most in _LARGEST.items():
@@ -192,6 +144,6 @@ def refuse_other_kind(settings: DataSettings, *, table: bool) -> None:
     why = "the records are rows of features (their scaling is data.ranges); leave it out"
     if not table:
         why = "the records are no table of features; leave it out"
-    for key in ("image_size", "mean", "std", "channels") if table else _TABLES_ONLY:
+    for key in ("image_size", "mean", "std", "channels") if table else TABLES_ONLY:
         if (value := getattr(settings, key)) is not None:
             raise RequestError(f"data.{key} = {value!r}: {why}")

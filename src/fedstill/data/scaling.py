@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from fedstill.errors import RequestError
-from fedstill.records import Scaling
+from fedstill.scaling import Scaling
 
 
 def choose_scaling(

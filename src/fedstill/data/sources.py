@@ -16,14 +16,16 @@ from fedstill.data.folder import is_image_folder, is_site_folder, read_image_fol
 from fedstill.data.images import resize_images
 from fedstill.data.natural import check_domains, join, keep_domains
 from fedstill.data.npz import read_npz
-from fedstill.data.reading import DataSettings, Reading, refuse_other_kind
+from fedstill.data.reading import Reading, refuse_other_kind
 from fedstill.data.scaling import choose_scaling
+from fedstill.data.settings import DataSettings
 from fedstill.data.table_files import SUFFIXES as TABLES
 from fedstill.data.table_files import find_tables, split_files
 from fedstill.errors import RequestError, did_you_mean
-from fedstill.records import Scaling, Split
+from fedstill.records import Split
+from fedstill.scaling import Scaling
 
-__all__ = ["SOURCES", "DataSettings", "Source", "load"]
+__all__ = ["load"]
 
 
 def load(settings: DataSettings, *, cache_dir: Path | None = None) -> Dataset:

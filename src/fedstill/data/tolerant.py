@@ -24,7 +24,7 @@ from fedstill.data.column import Column, width_of
 from fedstill.data.images import Encoded, ImageForm, decode_images
 from fedstill.data.labels import Numbered
 from fedstill.data.npz import read_raw_arrays
-from fedstill.data.reading import DataSettings
+from fedstill.data.settings import DataSettings
 from fedstill.data.table_files import IMAGE_COLUMNS, open_table
 from fedstill.errors import RequestError
 from fedstill.records import Split

@@ -25,9 +25,6 @@ import math
 import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from msgspec import Meta
 
 from fedstill.defence.evidence import (
     Directions,
@@ -37,20 +34,10 @@ from fedstill.defence.evidence import (
     measured,
     trained_on,
 )
+from fedstill.defence.settings import DefenceSettings
 from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.types import Params, Task
-
-
-@dataclass(frozen=True)
-class DefenceSettings:
-    """The ``[defence]`` section. ``weigh`` lowers the weight of suspects, ``drop`` removes them."""
-
-    mode: Literal["off", "weigh", "drop"] = "off"
-    limit: Annotated[float, Meta(gt=0)] = 3.0  # robust standard deviations
-    folds: Annotated[int, Meta(ge=2)] = 5  # groups of clients, each judged by a model of the rest
-    steps: Annotated[int, Meta(ge=1)] = 40  # of training such a model
-    learning_rate: Annotated[float, Meta(gt=0)] = 0.05
 
 
 @dataclass(frozen=True)

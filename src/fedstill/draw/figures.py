@@ -35,6 +35,7 @@ class Series:
     line: bool = True
     dashed: bool = False
     colour: int = 0
+    dots: bool = True  # at the places of a line that is not dashed
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _paint(figure: Figure, on: Canvas) -> None:
     room = max((text_width(s.name, 11) for s in named), default=0.0)
     for row, series in enumerate(named):
         x, y = _RIGHT - min(room, 260) - 30, _BOTTOM - 14 - (len(named) - 1 - row) * 16
-        on.line([(x, y), (x + 16, y)], COLOURS[series.colour % 8], 3)
+        on.line([(x, y), (x + 16, y)], COLOURS[series.colour % 8], 3, series.dashed)
         on.text(x + 22, y, fitted(series.name, 11, 260), 11, _INK, "l")
 
 
@@ -171,6 +172,6 @@ def _curve(series: Series, at: Callable[[float, float], Place], on: Canvas) -> N
         on.area([*upper, *reversed(lower)], colour)
     if series.line and len(places) > 1:
         on.line(places, colour, 1.4 if series.dashed else 2.2, series.dashed)
-    if not series.dashed:
+    if series.dots and not series.dashed:
         for x, y in places if len(places) <= 40 else places[-1:]:
             on.dot(x, y, 2.6 if series.line else 5.0, colour)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from fedstill.build import BuiltExperiment
+from fedstill.engine import ahead
 from fedstill.engine.base import Answer, Engine, Progress, Work, decode_answer, encode_work
 from fedstill.engine.handover import hand_over
 from fedstill.engine.processes import WorkerProcess
@@ -49,7 +50,7 @@ class WorkerPool(Engine):
     def __enter__(self) -> Self:
         header = hand_over(self._built, self._scratch)
         for _ in range(self._workers):
-            self._processes.append(WorkerProcess("fedstill.engine.worker", header, _ADVICE))
+            self._processes.append(WorkerProcess(ahead.LOCAL, header, _ADVICE))
         return self
 
     def __exit__(self, *_: object) -> None:

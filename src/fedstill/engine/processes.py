@@ -15,6 +15,7 @@ from typing import Annotated, Any, BinaryIO, cast
 
 import msgspec
 
+from fedstill.engine import ahead
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.errors import UNREADABLE, RunError, WireError
 
@@ -65,12 +66,7 @@ class WorkerProcess:
 
     def __init__(self, module: str, header: dict[str, Any], advice: str = "") -> None:
         self._advice = advice  # to a user whose worker died
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is handled by the parent
-        )
+        self._process = ahead.take(module)
         # A user's modules are found there as they are here.
         self.send({**header, "path": sys.path})
 

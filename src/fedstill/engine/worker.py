@@ -19,7 +19,10 @@ _PROGRESS_SECONDS = 0.2
 
 def main() -> None:
     """Answer work until the parent has no more."""
-    parent = Parent()
+    try:
+        parent = Parent()
+    except EOFError:  # started ahead, and never needed
+        return
     try:
         built = rebuild(parent.header)
     except Exception as error:  # the parent reports it to the user

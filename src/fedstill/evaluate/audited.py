@@ -12,7 +12,8 @@ import torch
 from fedstill.build import BuiltExperiment, build
 from fedstill.config.nested import Table, merged
 from fedstill.config.registry import find_method
-from fedstill.config.resolve import resolve_with_method, spelled_out
+from fedstill.config.request import spelled_out
+from fedstill.config.resolve import resolve_with_method
 from fedstill.errors import UNREADABLE, RequestError
 from fedstill.files import write_atomically
 from fedstill.privacy.audit import (

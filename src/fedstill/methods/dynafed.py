@@ -103,7 +103,7 @@ class DynaFed(LocalTraining, Stateless[Dynamics, Weights, Update]):
             raise RequestError("method.averaged_targets: method.span must be at least 2")
 
     def init(self, ctx: ServerContext) -> Dynamics:
-        first = ctx.task.model.init(ctx.rng.at("init").torch())
+        first = ctx.first_weights()
         return Dynamics(first, (first,))  # line 1
 
     def download(self, task: Task) -> Schema[Weights]:

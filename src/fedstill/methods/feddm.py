@@ -9,7 +9,8 @@ Federated Learning", CVPR 2023.
     5       T times:
     6           w' <- w + a random step of length at most rho
     7           for every class: mean features h and logits z at w' of a real batch and of S_k
-    8           S_k <- S_k - eta_c * pixel gradient of sum_class |dh|^2 + |dz|^2     (eq. 9)
+    8           S_k <- S_k - eta_c * pixel gradient of sum_class |dh|^2 + |dz|^2     (eq. 9),
+                      steps_per_draw times (the paper: once)
     9       client k: send S_k
     10      server: S <- union of all S_k  (memory: and of those of earlier rounds)
     11      server: w <- SGD on the loss over S from w, kept within rho of w

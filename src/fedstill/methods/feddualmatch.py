@@ -112,7 +112,7 @@ class FedDualMatch(
         return PrivateForm(self.iterations, self.matching_leaks)
 
     def init(self, ctx: ServerContext) -> DualMatched:
-        return DualMatched(ctx.task.model.init(ctx.rng.at("init").torch()), self.radius)  # line 1
+        return DualMatched(ctx.first_weights(), self.radius)  # line 1
 
     def init_client(self, task: Task) -> LastSet | None:
         return LastSet() if self.warm_start else None

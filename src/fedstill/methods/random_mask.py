@@ -67,7 +67,7 @@ class RandomMask(LocalTraining, Stateless[Weights, SeededWeights, MaskedUpdate])
     compression: Annotated[float, Meta(ge=1)] = 8.0  # rate: one coordinate in ``rate`` is sent
 
     def init(self, ctx: ServerContext) -> Weights:
-        return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))  # line 1
+        return Weights(ctx.first_weights())  # line 1
 
     def kept(self, task: Task) -> int:
         """How many coordinates are sent."""

@@ -70,7 +70,7 @@ class Scaffold(LocalSteps, Method[Variates, Variates, Control, ControlledUpdate]
     control_weighting: Weighting = "uniform"  # and in line 8
 
     def init(self, ctx: ServerContext) -> Variates:
-        params = ctx.task.model.init(ctx.rng.at("init").torch())
+        params = ctx.first_weights()
         return Variates(params, zeros_like(params))  # line 1
 
     def init_client(self, task: Task) -> Control:

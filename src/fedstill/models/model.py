@@ -72,6 +72,11 @@ class Model(ABC):
         return False
 
     @property
+    def draws_in_training(self) -> bool:
+        """Whether ``train_apply`` is a network's own, and may take random draws."""
+        return self.trains_differently or type(self).train_apply is not Model.train_apply
+
+    @property
     def statistics(self) -> frozenset[str]:
         """Names among the weights that training mode updates by itself, and no gradient does: the
         running statistics of batch norms. Not empty: training mode mixes the records of a batch."""

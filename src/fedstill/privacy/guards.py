@@ -2,14 +2,14 @@
 
 import torch
 
+from fedstill.data.catalogue import SOURCES
 from fedstill.data.dataset import Dataset
-from fedstill.data.sources import SOURCES
 from fedstill.errors import RequestError
 from fedstill.models.separate import Separate
 from fedstill.privacy.settings import PrivacySettings
 from fedstill.private import PrivateForm
-from fedstill.records import Scaling
 from fedstill.rng import Rng
+from fedstill.scaling import Scaling
 from fedstill.types import AnyMethod, Task
 
 _PROBES = (3, 9, 65)  # records in a batch
@@ -24,6 +24,16 @@ def private_form_of(method: AnyMethod, name: str, rate: float) -> PrivateForm:
             "method that has one (`fedstill list methods` marks them), or drop [privacy]"
         )
     return form
+
+
+def refuse_partial_start(name: str, rate: float) -> None:
+    """Refuse samples in a run that starts with statistics: they are releases of all records, and
+    one ledger counts accesses of one kind."""
+    if rate < 1:
+        raise RequestError(
+            f"privacy.sampling_rate = {rate:g}: '{name}', with which the run starts, reads all "
+            "records at once, and all accesses of a run are alike; leave it out, or set it to 1"
+        )
 
 
 def refuse_leaks(

@@ -1,6 +1,5 @@
 """The plan of a private run: all its public numbers, fixed before any record is read."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from fedstill.privacy.ledger import Counter, Ledger, ledger_of
 from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import OperatingSystem, Replayed
 from fedstill.privacy.settings import PrivacySettings
-from fedstill.private import PrivateForm
 from fedstill.records import Records
 from fedstill.rng import Rng
 from fedstill.types import Task
@@ -22,8 +20,9 @@ from fedstill.types import Task
 class PrivatePlan:
     """What every client must follow. Plain values: worker processes get it unchanged.
 
-    ``accesses`` are per client and round, ``most`` is the total that the budget allows per client;
-    ``classes`` are those each client sends.
+    ``accesses`` are per client and round, ``first`` those of a first round that another method
+    makes, ``most`` is the total that the budget allows per client; ``classes`` are those each
+    client sends.
     """
 
     epsilon: float | None
@@ -38,6 +37,11 @@ class PrivatePlan:
     classes: tuple[tuple[int, ...], ...]
     counts_released: bool
     reproducible: bool
+    first: int | None = None
+
+    def accesses_in(self, round: int) -> int:
+        """A client's accesses in this round."""
+        return self.accesses if round > 1 or self.first is None else self.first
 
     def spent(self, accesses: int) -> float:
         """Epsilon of ``accesses`` accesses."""
@@ -80,18 +84,18 @@ class PrivatePlan:
 
 def make_plan(
     settings: PrivacySettings,
-    form: PrivateForm,
     rate: float,
     sizes: tuple[int, ...],
     classes: tuple[tuple[int, ...], ...],
-    turns: Sequence[int],
+    accesses: int,
+    first: int | None,
+    planned: int,
 ) -> PrivatePlan:
-    """The plan; ``turns`` is the number of rounds in which each client takes part.
+    """The plan; ``planned`` are all accesses of the client that takes part most often.
 
     Which clients are sampled is public, so no amplification is claimed for it; but a client that is
     not sampled in a round has no accesses in it.
     """
-    planned = max(turns) * form.accesses
     delta, accountant = settings.delta, settings.accountant
     sigma = settings.sigma
     if sigma is None:
@@ -100,10 +104,11 @@ def make_plan(
     most = None
     if settings.epsilon is not None:
         most = most_accesses(settings.epsilon, rate, sigma, delta, accountant)
-        if most < form.accesses:
+        needed = max(accesses, first or 0)
+        if most < needed:
             raise RequestError(
                 f"privacy.epsilon = {settings.epsilon:g}: sigma {sigma:g} allows {most} accesses "
-                f"and one round makes {form.accesses}; raise epsilon or sigma, or lower "
+                f"and one round makes {needed}; raise epsilon or sigma, or lower "
                 "privacy.sampling_rate or the method's number of steps"
             )
     return PrivatePlan(
@@ -113,10 +118,11 @@ def make_plan(
         accountant=accountant,
         rate=rate,
         clip=settings.clip,
-        accesses=form.accesses,
+        accesses=accesses,
         most=most,
         sizes=sizes,
         classes=classes,
         counts_released=settings.class_counts == "released",
         reproducible=settings.reproducible,
+        first=first,
     )

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from fedstill.data.sources import SOURCES
+from fedstill.data.catalogue import SOURCES
 from fedstill.errors import RequestError
 from fedstill.privacy.accounting import DEFAULT_ACCOUNTANT, Accountant
 

@@ -23,11 +23,21 @@ class Point:
     """An entry after a round: means over its seeds."""
 
     round: int
-    accuracy: float
-    low: float
-    high: float
+    accuracies: tuple[float, ...]  # of the seeds
     up_bytes: float
     seconds: float
+
+    @property
+    def accuracy(self) -> float:
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def low(self) -> float:
+        return min(self.accuracies)
+
+    @property
+    def high(self) -> float:
+        return max(self.accuracies)
 
 
 @dataclass(frozen=True)
@@ -45,10 +55,8 @@ class Entry:
         points = []
         for number in rounds:
             accuracies, ups, seconds = zip(*(curve[number] for curve in curves), strict=True)
-            low, high = min(accuracies), max(accuracies)
-            mean = statistics.fmean(accuracies)
             cost = statistics.fmean(ups), statistics.fmean(seconds)
-            points.append(Point(number, mean, low, high, *cost))
+            points.append(Point(number, accuracies, *cost))
         return points
 
     def mean(self, key: str) -> float | None:

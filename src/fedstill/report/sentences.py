@@ -119,7 +119,7 @@ def defaults_of(run: RunView) -> Table:
     looking at a run must not execute what its configuration names."""
     settings = flat(run.config)
     method, model = settings.get("method.name"), settings.get("model.name")
-    usual = flat(_resolved(method if method in METHODS else "fedavg", run.config))
+    usual = flat(_resolved(str(method) if method in METHODS else "fedavg", run.config))
     if method not in METHODS:
         usual = {key: value for key, value in usual.items() if not key.startswith("method.")}
     if model in (None, usual["model.name"]):

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Literal
 
-from fedstill.config import spelled_out
 from fedstill.config.nested import Table, convert, merged
+from fedstill.config.request import spelled_out
 from fedstill.errors import RequestError, did_you_mean
 
 ScaleName = Literal["smoke", "cpu", "cpu-long", "paper"]

@@ -285,9 +285,16 @@ class RunFolder:
         """Replace ``model.safetensors``. No time or path goes in: equal runs, equal bytes."""
         write_atomically(self.path / "model.safetensors", tree.pack(params, header))
 
-    def write_synthetic(self, sets: Mapping[int, SyntheticSet], metadata: SetMetadata) -> None:
-        """Keep a round's synthetic sets. A resumed round writes the same bytes again."""
-        save_sets(self.path / "synthetic" / set_name(metadata.round), sets, metadata)
+    def write_synthetic(
+        self, sets: Mapping[int, SyntheticSet], metadata: SetMetadata, keep: int | None = None
+    ) -> None:
+        """Keep a round's synthetic sets, and only the last ``keep`` rounds' where that is set. A
+        resumed round writes the same bytes again."""
+        folder = self.path / "synthetic"
+        save_sets(folder / set_name(metadata.round), sets, metadata)
+        if keep is not None:
+            for path in sorted(folder.glob("round-*.safetensors"))[:-keep]:
+                path.unlink(missing_ok=True)
 
     def keep_refused(self, round: int, client: int, data: bytes, reason: str) -> None:
         """Keep a message that never reached the model, so that it can be inspected."""

@@ -22,7 +22,8 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedstill.errors import RequestError, is_printable
 from fedstill.files import read_safetensors, write_atomically
-from fedstill.records import SERVER, Scaling, SyntheticSet, union
+from fedstill.records import SERVER, SyntheticSet, union
+from fedstill.scaling import Scaling
 from fedstill.wire import TensorSpec, tree
 
 

@@ -12,6 +12,7 @@ from fedstill.steps.augment import Augment, draw_augmentation
 from fedstill.steps.ball import sample_ball
 from fedstill.steps.classes import ByClass
 from fedstill.steps.matching import Matching, class_means, pixel_gradient, same
+from fedstill.steps.pixel_optimiser import PixelAdam, PixelSgd
 from fedstill.types import ClientContext, Params, Task
 from fedstill.wire.levels import as_sent
 
@@ -35,6 +36,7 @@ class PixelSteps:
     patience: int = 0
     tolerance: float = 0.0
     as_sent: bool = False  # match the images as the codec will round them
+    per_draw: int = 1  # pixel steps per draw of weights and records
 
 
 def seen_images(task: Task, steps: PixelSteps) -> Callable[[Tensor], Tensor]:
@@ -63,7 +65,8 @@ def match_distribution(
     """The images after ``len(plan)`` iterations, and the smoothed loss at the end.
 
     Iteration t: weights newly drawn from the ball around ``centre``, one real batch per class, one
-    augmentation for both sides, one step along the negative pixel gradient of ``plan[t]``'s loss.
+    augmentation for both sides, ``per_draw`` steps along the negative pixel gradient of
+    ``plan[t]``'s loss. The real side, which takes most of the time, is computed once for all.
     """
     images = start.detach().clone()
     optimiser = pixel_optimiser(images, steps)
@@ -79,39 +82,62 @@ def match_distribution(
         positions, slots = by_class.draw(steps.real_batch, batch_stream)
         real = ((augment(x), s) for x, s in _chunks(ctx, positions, slots))
         means = class_means(ctx.task, weights, real, counts, matching)
-        gradient, loss = pixel_gradient(
-            ctx.task, weights, images, means, matching, after(seen, augment)
-        )
-        images.grad = gradient
-        optimiser.step()
+        losses: list[Tensor] = []
+        for _ in range(steps.per_draw):
+            images.grad, loss = pixel_gradient(
+                ctx.task, weights, images, means, matching, after(seen, augment)
+            )
+            optimiser.step()
+            losses.append(loss)
         ctx.progress(iteration + 1, len(plan))
-        if watch.settled(float(loss)):
+        if watch.settled(losses[0]):  # of images that have not yet seen these weights
             break
     images.grad = None
     return images, watch.smooth
 
 
 class Plateau:
-    """Detects that the running mean of a noisy loss no longer falls."""
+    """Detects that the running mean of a noisy loss no longer falls.
+
+    Losses stay on their device until somebody asks: an accelerator need not wait at every step.
+    """
 
     def __init__(self, patience: int, tolerance: float) -> None:
         self.patience, self.tolerance = patience, tolerance
-        self.smooth = 0.0
+        self._smooth = 0.0
         self._best = float("inf")
         self._since = 0
         self._seen = 0
+        self._unread: list[Tensor] = []
 
-    def settled(self, loss: float) -> bool:
+    def settled(self, loss: Tensor) -> bool:
         """Whether the best running mean is older than ``patience`` losses, this one included."""
+        self._unread.append(loss)
+        return self.patience > 0 and self._read() >= self.patience
+
+    @property
+    def smooth(self) -> float:
+        """The running mean."""
+        self._read()
+        return self._smooth
+
+    def _read(self) -> int:
+        """How many losses ago the running mean was best."""
+        if self._unread:
+            for loss in torch.stack(self._unread).tolist():
+                self._add(loss)
+            self._unread = []
+        return self._since
+
+    def _add(self, loss: float) -> None:
         self._seen += 1
         # Bias correction: the early mean must not be drawn towards its initial zero.
         new = (1 - _SMOOTHING) / (1 - _SMOOTHING**self._seen)
-        self.smooth += new * (loss - self.smooth)
-        if self.smooth < self._best * (1 - self.tolerance):
-            self._best, self._since = self.smooth, 0
+        self._smooth += new * (loss - self._smooth)
+        if self._smooth < self._best * (1 - self.tolerance):
+            self._best, self._since = self._smooth, 0
         else:
             self._since += 1
-        return 0 < self.patience <= self._since
 
 
 def _chunks(
@@ -122,8 +148,8 @@ def _chunks(
         yield ctx.records.take(part)[0], part_slots.to(ctx.task.device)
 
 
-def pixel_optimiser(images: Tensor, steps: PixelSteps) -> torch.optim.Optimizer:
+def pixel_optimiser(images: Tensor, steps: PixelSteps) -> PixelAdam | PixelSgd:
     """The optimiser that updates ``images`` in place from ``images.grad``."""
     if steps.optimiser == "adam":
-        return torch.optim.Adam([images], lr=steps.learning_rate)
-    return torch.optim.SGD([images], lr=steps.learning_rate, momentum=steps.momentum)
+        return PixelAdam(images, steps.learning_rate)
+    return PixelSgd(images, steps.learning_rate, steps.momentum)

@@ -62,7 +62,8 @@ def _batch_gradients(
     ctx: ClientContext, weights: Params, batch_size: int
 ) -> Iterator[list[Tensor]]:
     """The gradient at the current weights on each batch, epoch after epoch."""
-    records, draws = ctx.records, ctx.rng.at("dropout").torch()
+    records = ctx.records
+    draws = ctx.rng.at("dropout").torch() if ctx.task.model.draws_in_training else None
     for epoch in itertools.count():
         order = torch.randperm(len(records), generator=ctx.rng.at("order", epoch).torch())
         for positions in order.split(batch_size):

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate
 
 from fedstill.errors import RequestError
-from fedstill.records import Kind
+from fedstill.scaling import Kind
 from fedstill.steps.augment import draw_augmentation
 from fedstill.steps.matching import same
 from fedstill.types import Task
@@ -79,6 +79,7 @@ AUTOMATIC: Mapping[Kind, ImageAugment] = {
     "writing": "affine+elastic",
     "grey": "dsa",
     "photo": "photo",
+    "tiny": "none",  # of 8x8 digits, warps cost points (docs/measurements.md)
     "other": "none",
 }
 

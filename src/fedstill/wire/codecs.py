@@ -63,6 +63,8 @@ class Cast(Codec):
         return self.to
 
     def encode(self, name: str, value: Tensor) -> tuple[Tensor, None]:
+        if value.dtype == self.to:  # finite: it was checked before
+            return value, None
         coded = value.to(self.to)
         if not bool(torch.isfinite(coded).all()):
             raise WireError(f"'{name}' has values too large for the codec {short_name(self.to)}")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedstill.records import Scaling
+from fedstill.scaling import Scaling
 
 _FAR, _FEW = 0.1, 0.01
 

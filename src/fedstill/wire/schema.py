@@ -64,8 +64,11 @@ class Schema(Generic[M]):
             problem = "is missing" if odd in self.tensors else "was not declared"
             raise WireError(f"{name}: tensor '{odd}' {problem}")
         for key, value in tensors.items():
-            complaint = self.tensors[key].complaint(value)
-            if complaint:
+            if complaint := self.tensors[key].form_complaint(value):
+                raise WireError(f"{name}: '{key}' {complaint}")
+        lengths, finite = self._lengths(tensors)
+        for key, value in tensors.items():
+            if key not in finite and (complaint := self.tensors[key].value_complaint(value)):
                 raise WireError(f"{name}: '{key}' {complaint}")
         for key, (low, high, *setting) in self.numbers.items():
             number = skeleton[key]
@@ -77,12 +80,23 @@ class Schema(Generic[M]):
         if not all(map(math.isfinite, tree.floats(skeleton))):
             raise WireError(f"{name}: a number is NaN or infinite")
         for key, limit in self.norms.items():
-            length = _norm(v for k, v in tensors.items() if k == key or k.startswith(f"{key}."))
-            if length > limit.most:
+            if (length := lengths[key]) > limit.most:
                 raise WireError(
                     f"{name}: '{key}' has norm {length:.3g}, at most {limit.most:g} is declared"
                     f"{remedy_of(limit.setting)}"
                 )
+
+    def _lengths(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, float], set[str]]:
+        """The norms of the bounded fields, and the names of tensors that a finite norm shows to be
+        finite: their values need no pass of their own, unless they have a range too."""
+        lengths: dict[str, float] = {}
+        finite: set[str] = set()
+        for key in self.norms:
+            parts = {k: v for k, v in tensors.items() if k == key or k.startswith(f"{key}.")}
+            lengths[key] = _norm(parts.values())
+            if math.isfinite(lengths[key]):
+                finite |= {k for k in parts if not self.tensors[k].bounded}
+        return lengths, finite
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstill.records import Scaling
+from fedstill.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,40 @@ class TensorSpec:
         """The largest number of elements."""
         return math.prod(d if isinstance(d, int) else d[1] for d in self.shape)
 
+    def _allows(self, shape: tuple[int, ...]) -> bool:
+        """Whether every dimension is within what is declared."""
+        declared = ((d, d) if isinstance(d, int) else d for d in self.shape)
+        return len(shape) == len(self.shape) and all(
+            low <= size <= high for size, (low, high) in zip(shape, declared, strict=True)
+        )
+
+    @property
+    def bounded(self) -> bool:
+        """Whether its values have a declared range."""
+        return self.low > -math.inf or self.high < math.inf
+
     def complaint(self, value: Tensor) -> str | None:
         """What is wrong with this tensor, if anything."""
+        return self.form_complaint(value) or self.value_complaint(value)
+
+    def form_complaint(self, value: Tensor) -> str | None:
+        """What is wrong with this tensor's type and shape, if anything."""
         if value.dtype != self.dtype:
             return f"has type {short_name(value.dtype)}, declared {short_name(self.dtype)}"
-        fits = len(value.shape) == len(self.shape) and all(
-            low <= size <= high
-            for size, (low, high) in zip(
-                value.shape,
-                ((d, d) if isinstance(d, int) else d for d in self.shape),
-                strict=True,
-            )
-        )
-        if not fits:
+        if value.shape != self.shape and not self._allows(value.shape):
             return f"has shape {tuple(value.shape)}, declared {self.shape}"
-        if not bool(torch.isfinite(value).all()):
+        return None
+
+    def value_complaint(self, value: Tensor) -> str | None:
+        """What is wrong with this tensor's values, if anything."""
+        if not value.numel():
+            return None
+        # One pass: NaN and infinity show in the smallest or the largest value.
+        least, most = value.detach().aminmax()
+        if not (math.isfinite(least) and math.isfinite(most)):
             return "holds NaN or infinity"
-        if value.numel() and (value.min() < self.low or value.max() > self.high):
+        # As tensors: a bound is rounded as values are, and a value at the bound is within it.
+        if least < self.low or most > self.high:
             return f"has values outside {self.low:g} .. {self.high:g}{remedy_of(self.setting)}"
         return None
 

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -16,11 +17,11 @@ import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
-from safetensors.torch import save as format_tensors
 from torch import Tensor
 
 from fedstill.errors import UNREADABLE, WireError
 from fedstill.files import HEADER, read_safetensors
+from fedstill.wire.layout import write_tensors
 
 _TENSOR = "#"  # where the skeleton points to a tensor of the same dotted name
 _NOT_FINITE = ("nan", "inf", "-inf")  # as text: JSON has no such numbers, and would store null
@@ -89,9 +90,16 @@ def build(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, name: str = "
         raise MalformedError(f"{where}: {error}") from error
 
 
-def _build_dataclass(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, name: str) -> Any:
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, in their order; finding them takes long."""
     hints = get_type_hints(kind)
-    fields = [f.name for f in dataclasses.fields(kind)]
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _build_dataclass(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, name: str) -> Any:
+    hints = _hints(kind)
+    fields = list(hints)
     if not isinstance(skeleton, dict) or set(skeleton) != set(fields):
         raise MalformedError(f"{name or 'value'} should have the fields {', '.join(fields)}")
     return kind(**{f: build(hints[f], tensors, skeleton[f], _join(name, f)) for f in fields})
@@ -119,9 +127,9 @@ def _converted(kind: Any, item: Any, change: Callable[[list[str], Any], Any]) ->
     if origin in (Union, types.UnionType):
         inner = next(a for a in arguments if a is not type(None))
         return None if item is None else _converted(inner, item, change)
-    if dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind)
-        fields = [f.name for f in dataclasses.fields(kind)]
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = _hints(kind)
+        fields = list(hints)
         changed = change(fields, item)
         if isinstance(changed, dict):
             return {f: _converted(hints[f], changed[f], change) for f in fields}
@@ -143,13 +151,12 @@ def dump(value: Any) -> bytes:
 
 def floats(skeleton: Any) -> Iterator[float]:
     """All floating-point numbers in a skeleton."""
-    if isinstance(skeleton, Mapping):
-        skeleton = list(skeleton.values())
-    if isinstance(skeleton, list):
-        for item in skeleton:
-            yield from floats(item)
-    elif isinstance(skeleton, float):
+    if isinstance(skeleton, float):
         yield skeleton
+    elif isinstance(skeleton, dict | list):
+        for item in skeleton.values() if isinstance(skeleton, dict) else skeleton:
+            if not isinstance(item, str):  # most are tensors' places
+                yield from floats(item)
 
 
 def is_finite(value: Any) -> bool:
@@ -201,7 +208,7 @@ def pack(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
         place = value.untyped_storage().data_ptr()
         plain[name] = value.clone() if place in memory else value
         memory.add(place)
-    return format_tensors(plain, metadata={HEADER: text})
+    return write_tensors(plain, {HEADER: text})
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -105,7 +105,7 @@ class Node:
         if plan is None or ledgers is None:
             return self.opened.runner
         ledger = plan.ledger(ledgers, self.client)
-        reserved = ledger.reserve(round, plan.clip, plan.accesses)
+        reserved = ledger.reserve(round, plan.clip, plan.accesses_in(round))
         runner = self.opened.runner
         return dataclasses.replace(
             runner, records=dataclasses.replace(runner.records, reserved=reserved)

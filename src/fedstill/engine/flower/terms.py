@@ -100,7 +100,12 @@ class NodeTerms:
     def check_code(self, config: Mapping[str, Any]) -> None:
         """Refuse code that this node did not allow, before anything is imported."""
         allowed = {name.strip() for name in self.allow.split(",")}
-        for section, key in (("method", "name"), ("model", "name"), ("model", "feature_map")):
+        for section, key in (
+            ("method", "name"),
+            ("start", "name"),
+            ("model", "name"),
+            ("model", "feature_map"),
+        ):
             table = config.get(section)
             name = table.get(key) if isinstance(table, Mapping) else table
             if isinstance(name, str) and ":" in name and name not in allowed:
@@ -130,6 +135,7 @@ class NodeTerms:
         if threads > self.threads:
             raise self._beyond("engine.threads", threads, "max-threads", self.threads)
         counts = {f"method.{name}": value for name, value in as_table(method).items()}
+        counts |= {f"start.{name}": value for name, value in (experiment.start or {}).items()}
         for name, value in {**counts, "rounds": rounds}.items():
             if isinstance(value, int) and value > self.max_iterations:
                 raise self._beyond(name, value, "max-iterations", self.max_iterations)

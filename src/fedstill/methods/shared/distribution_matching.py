@@ -37,6 +37,8 @@ class DistributionMatching(PixelSettings):
     # Match the pixels as wire.up rounds them, so that what is matched is what arrives.
     match_as_sent: bool = False
     release_steps: Annotated[int, Meta(ge=1)] = 10  # pixel steps per release of features
+    # The same without privacy: per draw of weights and real batches (the papers: 1).
+    steps_per_draw: Annotated[int, Meta(ge=1)] = 1
 
     def match(
         self,
@@ -62,7 +64,7 @@ class DistributionMatching(PixelSettings):
 
     @property
     def pixels(self) -> PixelSteps:
-        return replace(super().pixels, as_sent=self.match_as_sent)
+        return replace(super().pixels, as_sent=self.match_as_sent, per_draw=self.steps_per_draw)
 
     def refuse_unless_sent_as_levels(self, task: Task) -> None:
         """Refuse ``match_as_sent`` where the codec has no fixed levels, or the data no scaling."""

@@ -9,7 +9,7 @@ class WeightsDown(Stateless[Weights, Weights, U]):
     """The state is the weights; every sampled client gets them."""
 
     def init(self, ctx: ServerContext) -> Weights:
-        return Weights(ctx.task.model.init(ctx.rng.at("init").torch()))
+        return Weights(ctx.first_weights())
 
     def download(self, task: Task) -> Schema[Weights]:
         return weights_schema(task)
