@@ -7,7 +7,7 @@ READY_SLOW := $(VENV)/.ready-slow
 READY_DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test slow browser docs fuzz check format index golden bench clean
+.PHONY: help demo quick test slow browser docs fuzz check format index golden bench dist clean
 
 CASES ?= 1000000
 SEED ?= 0
@@ -34,7 +34,7 @@ browser: $(READY) ## the pages in headless Chromium; screenshots go to build/scr
 
 docs: $(READY_DOCS) ## the documentation site, into build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python -m pytest -q tests/docs/test_site.py
+	$(BIN)/python -m pytest -q tests/docs/test_site.py tests/docs/test_notebooks.py
 
 fuzz: $(READY) ## the fuzzer: a million cases in about ten minutes; CASES=20000 for fewer, SEED=1 for others
 	$(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED)
@@ -57,6 +57,12 @@ golden: $(READY) ## write tests/golden/ anew (say why in the changelog, under "N
 
 bench: $(READY_SLOW) ## side-by-side measurements of speed
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+dist: $(READY) ## the wheel and the source distribution, into dist/, checked as an index would
+	$(BIN)/python -m pip install -qq -c constraints.txt -e ".[release]"
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	$(BIN)/python -m twine check --strict dist/*
 
 clean: ## remove the environment and the caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

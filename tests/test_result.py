@@ -1,8 +1,10 @@
 """What Python gets from a run: predictions, a module, sets, numbers, plots, progress."""
 
+import dataclasses
 import inspect
 import os
 import pydoc
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from fedstill.cli.evaluate import evaluate_command
 from fedstill.cli.run import run_command
 from fedstill.cli.tune import tune_command
 from fedstill.data import DataSettings, load
+from fedstill.draw.figures import Figure, Plot, Series, whole
 from fedstill.errors import RequestError
 from fedstill.result import Inputs
 
@@ -108,6 +111,33 @@ def test_sets_by_round(result: fedstill.Result) -> None:
         result.synthetic(7)
 
 
+def test_pictures_of_sets_are_for_notebooks(result: fedstill.Result) -> None:
+    overview, sheet = result.picture(), result.picture(1, client=0)
+    assert overview.size != sheet.size
+    assert overview.getextrema() != ((255, 255),) * 3  # something is drawn
+    with pytest.raises(RequestError, match="client 9: sent no set in round 1"):
+        result.picture(1, client=9)
+    with pytest.raises(RequestError, match="no set of round 7"):
+        result.picture(7)
+
+
+def test_what_is_printed_is_short(result: fedstill.Result) -> None:
+    """A notebook prints whatever a cell ends with: tensors would fill the screen."""
+    stored = result.synthetic()
+    assert repr(stored).count("\n") == 0
+    assert f"round {stored.metadata.round}: {len(stored)} of shape 1x8x8" in repr(stored)
+    found = fedstill.evaluate(result, networks=2, epochs=1, progress=False)
+    lines = repr(found).splitlines()
+    assert lines[1].split() == ["of", "network", "weights", "accuracy", "loss", "calibration"]
+    assert [line.split()[0] for line in lines[2:]] == ["model", "set"]
+    assert f"{found.summary['model']['accuracy']:.2%}" in lines[2]
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 3
+    evil = dataclasses.replace(found, data="<b>x</b>", note="<i>")
+    assert "<b>" not in evil._repr_html_()
+    assert "<i>" not in evil._repr_html_()
+
+
 def test_numbers_as_records_and_as_a_frame(
     result: fedstill.Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +169,20 @@ def test_plots_and_reports(result: fedstill.Result, tmp_path: Path) -> None:
         result.plot("byte")
     page = result.report(tmp_path / "page.html")
     assert "<html" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "accuracies", [(0.955, 0.964, 0.972), (1.0, 1.0, 1.0), (0.1, 0.4, 0.99), (0.5,)]
+)
+def test_marks_of_axes_differ_and_none_is_impossible(accuracies: tuple[float, ...]) -> None:
+    places = [(float(round), value) for round, value in enumerate(accuracies, 1)]
+    plot = Plot(Figure("", "round", "accuracy", [Series("", places)], whole))
+    texts = re.findall(r">([^<>]+)</text>", plot.svg)
+    shares = [text for text in texts if text.endswith("%")]
+    rounds = [text for text in texts if re.fullmatch(r"[\d.]+", text)]
+    assert len(shares) == len(set(shares)) >= 2
+    assert max(float(text[:-1]) for text in shares) <= 100
+    assert set(rounds) <= {"1", "2", "3"}
 
 
 def test_a_notebook_shows_the_run_and_nothing_of_it_is_markup(result: fedstill.Result) -> None:

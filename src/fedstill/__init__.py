@@ -10,6 +10,7 @@ Functions take the options of the commands of the same name (``fedstill run --he
     evaluate        the accuracy of a model or of a synthetic set
     tune            search for hyper-parameters and an architecture on a synthetic set
     compare         several runs side by side
+    frontier        accuracy against uploaded bytes, for many methods
     audit           an empirical lower bound on a claimed epsilon
 
 Data and networks:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from fedstill.data import Dataset, arrays
     from fedstill.evaluate import evaluate
     from fedstill.evaluate.auditing import audit
+    from fedstill.frontier import frontier
     from fedstill.methods import METHODS
     from fedstill.models import MODELS, Model, convert_norms
     from fedstill.observe.observer import Observer
@@ -67,6 +69,7 @@ __all__ = [
     "compare",
     "convert_norms",
     "evaluate",
+    "frontier",
     "load_set",
     "run",
     "tune",
@@ -82,6 +85,7 @@ import_when_used(
         "arrays": "fedstill.data",
         "evaluate": "fedstill.evaluate",
         "audit": "fedstill.evaluate.auditing",
+        "frontier": "fedstill.frontier",
         "METHODS": "fedstill.methods",
         "MODELS": "fedstill.models",
         "Model": "fedstill.models",

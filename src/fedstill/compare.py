@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedstill.draw.tables import in_html, in_text
 from fedstill.report.compare_page import write_comparison
 from fedstill.report.comparison import Comparison
 from fedstill.report.comparison import compare as compared
 from fedstill.report.table import shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compared:
     """Runs side by side: a table that a notebook shows, and the page if one was written."""
 
@@ -24,23 +25,13 @@ class Compared:
         head, rows = shown(self.comparison)
         return [dict(zip(head, row, strict=True)) for row in rows]
 
-    def __str__(self) -> str:
-        head, rows = shown(self.comparison)
-        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in (head, *rows)
-        ]
-        return "\n".join([*lines, *(f"left out: {why}" for why in self.comparison.left_out)])
+    def __repr__(self) -> str:
+        table = in_text(*shown(self.comparison))
+        return "\n".join([table, *(f"left out: {why}" for why in self.comparison.left_out)])
 
     def _repr_html_(self) -> str:
-        head, rows = shown(self.comparison)
-        line = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-        )
         left = "".join(f"<p>left out: {html.escape(why)}</p>" for why in self.comparison.left_out)
-        return f"<table><thead><tr>{line}</tr></thead><tbody>{body}</tbody></table>{left}"
+        return in_html(*shown(self.comparison)) + left
 
 
 def compare(

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 
 from fedstill.data import Dataset
-from fedstill.draw.figures import Figure, Plot, Series
+from fedstill.draw.figures import Figure, Plot, Series, whole
 from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
+from fedstill.draw.sets import picture
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.models import Model
 from fedstill.report import write_report
@@ -132,6 +134,11 @@ class Result:
             raise RequestError(f"synthetic: no set of round {round}; {shown}")
         return load_set(folder / set_name(round))
 
+    def picture(self, round: int | None = None, client: int | None = None) -> Image.Image:
+        """The synthetic images of a round, as ``fedstill show`` draws them: of all clients, or all
+        images of one. A notebook shows it; ``picture().save("images.png")`` writes it."""
+        return picture(self.synthetic(round), client)
+
     def records(self) -> list[dict[str, Any]]:
         """``metrics`` as plain records, one per round, the method's own numbers included."""
         return [_record(metrics) for metrics in self.metrics]
@@ -195,7 +202,7 @@ class Result:
 
 
 _AXES = {
-    "round": ("round", lambda v: f"{v:g}"),
+    "round": ("round", whole),
     "bytes": ("uploaded", in_bytes),
     "seconds": ("time", in_time),
 }

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What records show, as far as it is public: writing is never mirrored, photographs may be.
-Kind = Literal["writing", "grey", "photo", "other"]
+# What records show, as far as it is public: writing is never mirrored, photographs may be, and tiny
+# images have too few pixels to be warped.
+Kind = Literal["writing", "grey", "photo", "tiny", "other"]
 
 
 @dataclass(frozen=True)

@@ -238,6 +238,8 @@ class Method(ABC, Generic[S, D, C, U]):
 
     # Centralised: one client has all records, and nothing is sent.
     pooled: ClassVar[bool] = False
+    # What clients send are records themselves: pages and tables say so.
+    sends_records: ClassVar[bool] = False
     # ``synthetic`` returns what each client sent, so that a ``[defence]`` can judge it; the server
     # multiplies ``Reply.trust`` into the clients' weights.
     sends_sets: ClassVar[bool] = False

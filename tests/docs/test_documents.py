@@ -35,9 +35,3 @@ def test_the_deployment_guide_switches_off_all_telemetry() -> None:
     text = (ROOT / "docs" / "deploy.md").read_text()
     for key, value in QUIET.items():
         assert f"`{key}={value}`" in text
-
-
-def test_readme_names_the_two_commands() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert "make demo" in readme
-    assert "make test" in readme

@@ -105,7 +105,7 @@ def test_wrong_requests_are_explained(run: Path, tmp_path: Path) -> None:
         fedstill.evaluate(set_of(run), networks=0)
     with pytest.raises(RequestError, match="neither a model nor a synthetic set"):
         fedstill.evaluate(tmp_path)
-    with pytest.raises(RequestError, match="No such file"):
+    with pytest.raises(RequestError, match="no such file or folder; name a run folder"):
         fedstill.evaluate(tmp_path / "none")
 
 

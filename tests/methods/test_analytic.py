@@ -20,7 +20,7 @@ from fedstill.models import MLP
 from fedstill.private import ClassSums
 from fedstill.records import Records
 from fedstill.scaling import Scaling
-from fedstill.steps.closed_form import HEADS, Head, Moments, solve
+from fedstill.steps.closed_form import HEADS, Head, Moments, solve, steadied
 from fedstill.steps.statistics import (
     OuterProducts,
     Residuals,
@@ -46,7 +46,7 @@ def vectors(number: int = 60, size: int = 5, classes: int = 3, seed: int = 0) ->
 def moments_of(records: Records, classes: int = 3) -> Moments:
     sums, counts = class_sums(records, classes)
     x = records.all()[0].double()
-    return Moments(sums, counts, x.T @ x, 0.0)
+    return Moments(sums, counts, x.T @ x, 0.0, torch.zeros(classes).double())
 
 
 @given(st.integers(1, 7), st.integers(0, 10_000))
@@ -243,6 +243,52 @@ def test_without_noise_the_releases_are_the_plain_statistics() -> None:
     assert torch.allclose(wide, exact, atol=1e-4)
 
 
+def noisy_matrix(size: int, noise: float, seed: int) -> tuple[Tensor, Tensor]:
+    """A positive matrix with a falling spectrum, and the same with noise on its triangle."""
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(size, size, generator=generator).double()).Q
+    true = (basis * 100 / torch.arange(1, size + 1) ** 1.5) @ basis.T
+    entries = triangle(true)
+    entries += noise * torch.randn(len(entries), generator=generator).double()
+    return true, symmetric(entries, size)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.5])
+def test_the_inverse_of_a_steadied_matrix_is_nearer_to_the_true_one(noise: float) -> None:
+    """Than that of the positive part with nothing but a tiny penalty."""
+    true, noisy = noisy_matrix(120, noise, seed=1)
+    values, vectors = torch.linalg.eigh(noisy)
+    plain = (vectors / (values.clamp(min=0) + 1e-3 * float(values.mean()))) @ vectors.T
+    found = torch.linalg.inv(steadied(noisy, noise))
+    wanted = torch.linalg.inv(true)
+    assert float((found - wanted).norm()) < 0.7 * float((plain - wanted).norm())
+    assert float(torch.linalg.eigvalsh(steadied(noisy, noise)).min()) > 0
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=20)
+def test_steadying_does_not_depend_on_the_axes(seed: int) -> None:
+    _, noisy = noisy_matrix(30, 0.2, seed)
+    generator = torch.Generator().manual_seed(seed)
+    turn = torch.linalg.qr(torch.randn(30, 30, generator=generator).double()).Q
+    turned = steadied(turn @ noisy @ turn.T, 0.2)
+    assert torch.allclose(turned, turn @ steadied(noisy, 0.2) @ turn.T, atol=1e-8)
+
+
+def test_with_little_noise_a_matrix_stays_as_it_is() -> None:
+    true, noisy = noisy_matrix(40, 1e-7, seed=2)
+    assert torch.allclose(steadied(noisy, 1e-7), true, atol=1e-4)
+
+
+def test_noisy_means_make_records_look_farther_away() -> None:
+    """Noise of 0.3 in means of 10 records each: 20 (0.3 / 10)^2 more along every direction."""
+    sums, counts = torch.zeros(2, 3).double(), torch.full((2,), 10.0).double()
+    noise = torch.full((2,), 0.3).double()
+    exact = Moments(sums, counts, torch.eye(3).double(), 1e-9, 0 * noise).within
+    noisy = Moments(sums, counts, torch.eye(3).double(), 1e-9, noise).within
+    assert torch.allclose(noisy - exact, 20 * 0.03**2 * torch.eye(3).double())
+
+
 def test_the_server_adds_the_noise_levels_of_all_clients() -> None:
     built = build(REQUEST)
     ctx = ServerContext(built.task, 1, built.rng)
@@ -254,9 +300,11 @@ def test_the_server_adds_the_noise_levels_of_all_clients() -> None:
         torch.ones(classes),
         torch.zeros(size * (size + 1) // 2),
         3.0,
+        2.0,
     )
     after = method.server(ctx, state, [Reply(0, blank), Reply(1, blank)])
     assert after.variance == pytest.approx(18.0)
+    assert torch.allclose(after.sums_variance, torch.full((classes,), 8.0).double())
     assert method.report(after, [])["noise_to_scatter"] > 0
 
 

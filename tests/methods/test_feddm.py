@@ -126,10 +126,11 @@ def record(made: list[tuple[int, int]], step: int, steps: int) -> None:
     made.append((step, steps))
 
 
-def test_epochs_replace_steps_where_they_are_set() -> None:
+def test_given_steps_come_before_epochs_and_epochs_before_default_steps() -> None:
     steps = dataclasses.replace(SMALL, server_epochs=None, server_steps=2)
+    both = dataclasses.replace(SMALL, server_steps=4)  # epochs may be a default, as in psg
     ctx = digits(0, 0, 1, 1)  # four images: an epoch is one step
-    for method, expected in ((steps, 2), (SMALL, 3)):
+    for method, expected in ((steps, 2), (both, 4), (SMALL, 3)):
         made: list[tuple[int, int]] = []
         server = ServerContext(ctx.task, 1, Rng(0), partial(record, made))
         start = method.init(server)

@@ -2,12 +2,20 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+import fedstill
+from fedstill.errors import RequestError
 from fedstill.methods.feddm import FedDM
 from fedstill.methods.real import Real
+from fedstill.methods.shared.messages import Weights
+from fedstill.rng import Rng
 from fedstill.runs.sets import load_set
+from fedstill.steps.classes import ByClass, real_images
+from fedstill.steps.scores import losses
 from fedstill.testing import bits, toy_run
+from tests.methods.test_feddm import digits
 
 
 def test_real_is_feddm_without_iterations(tmp_path: Path) -> None:
@@ -28,3 +36,41 @@ def test_what_is_sent_are_records(tmp_path: Path) -> None:
         sent = stored.of(client)
         for image, label in zip(sent.images, sent.labels, strict=True):
             assert any(torch.equal(image, x) for x in records[labels == label])
+
+
+def test_choosing_by_loss_favours_what_the_model_gets_wrong() -> None:
+    ctx = digits(*[0] * 30)
+    chances = torch.full((30,), 0.01)
+    chances[7], chances[8] = 5.0, 0.0
+    first = [
+        real_images(ctx, ByClass(ctx.records), 1, Rng(seed).torch(), chances)[0, 0]
+        for seed in range(200)
+    ]
+    x, _ = ctx.records.all()
+    share = sum(torch.equal(image, x[7]) for image in first) / len(first)
+    assert share == pytest.approx(5 / 5.28, abs=0.05)  # in proportion to the chances
+    everyone = real_images(ctx, ByClass(ctx.records), 30, Rng(0).torch(), chances)[0]
+    assert torch.equal(everyone[-1], x[8])  # the record without a chance comes last
+    assert sorted(map(bytes_of, everyone)) == sorted(map(bytes_of, x))  # each of them once
+
+
+def bytes_of(image: torch.Tensor) -> bytes:
+    return bytes(image.numpy().tobytes())
+
+
+def test_the_losses_are_those_of_the_server_s_weights(tmp_path: Path) -> None:
+    ctx = digits(*[0, 1] * 20)
+    params = ctx.task.model.init(Rng(1).torch())
+    x, y = ctx.records.all()
+    logits = ctx.task.model.inference(params, x)[-1]
+    by_hand = -logits.log_softmax(1)[range(40), y]
+    assert torch.allclose(losses(ctx.task, params, ctx.records), by_hand, atol=1e-5)
+    chosen, _ = Real(images_per_class=3, choose="loss").client(ctx, Weights(params), None)
+    same = real_images(ctx, ByClass(ctx.records), 3, ctx.rng.at("images").torch(), by_hand)
+    assert torch.equal(chosen.synthetic.images, same.flatten(0, 1))
+
+
+def test_neither_choice_is_private(tmp_path: Path) -> None:
+    for choice in ("random", "loss"):
+        with pytest.raises(RequestError, match="real has no private form"):
+            fedstill.run("real", epsilon=3.0, out=tmp_path / choice, set={"method.choose": choice})

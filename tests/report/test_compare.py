@@ -104,6 +104,21 @@ def test_names_hold_only_what_differs_and_epsilon_is_a_column(tmp_path: Path) ->
     assert [row[head.index("epsilon")] for row in rows] == ["-", "-", "3.00", "-"]
 
 
+def test_defaults_that_follow_from_the_method_are_in_no_name(tmp_path: Path) -> None:
+    """FedDM sends images in 8 bits, FedAvg weights in 32: nobody chose that."""
+    folders = [
+        with_settings(written_run(tmp_path / "a"), wire={"up": "float32"}),
+        with_settings(written_run(tmp_path / "b", method="feddm"), wire={"up": "bits8+zstd"}),
+        with_settings(written_run(tmp_path / "c", method="fedprox"), wire={"up": "float16"}),
+    ]
+    assert [e.label for e in compare(folders[:2]).entries] == ["fedavg", "feddm"]
+    assert [e.label for e in compare(folders).entries] == [
+        "fedavg, wire.up float32",
+        "feddm, wire.up bits8+zstd",
+        "fedprox, wire.up float16",
+    ]
+
+
 def test_equal_names_are_told_apart_by_the_first_thing_that_differs(tmp_path: Path) -> None:
     private = {"epsilon": 2.0, "sigma": 1.0}
     folders = [

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fedstill
+from fedstill.draw.numbers import in_bytes
 from fedstill.errors import RequestError
 from fedstill.observe.observer import Observer
 from fedstill.records import SyntheticSet
@@ -258,6 +259,30 @@ def test_contents_lead_to_the_sections(run: Path) -> None:
     names = re.findall(r'href="#([a-z]+)"', contents)
     assert len(names) > 8
     assert names == re.findall(r'<section id="([a-z]+)"', page)
+
+
+def test_the_forecast_stands_beside_what_was_measured(run: Path, tmp_path: Path) -> None:
+    page = (run / "report.html").read_text()
+    expected = json.loads((run / "forecast.json").read_text())
+    rows = re.findall(r'<td data-head="per round">(.*?)</td>', page)
+    assert rows == ["forecast", "measured, mean", "FedAvg&#39;s"]
+    assert f">at most {in_bytes(expected['up_bytes'])}<" in page
+
+    folder = written_run(tmp_path / "dear")
+    made = {"clients": 2, "up_bytes": 9_000, "down_bytes": 3_000, "memory_bytes": 10**9}
+    fedavg = {"fedavg_up_bytes": 500, "fedavg_down_bytes": 500, "at_most": False}
+    warning = "the images cost <b>18</b> times"
+    (folder / "forecast.json").write_text(json.dumps({**made, **fedavg, "warning": warning}))
+    page = report_page(open_run(folder))
+    assert "the images cost &lt;b&gt;18&lt;/b&gt; times" in page
+    assert ">9.0 kB<" in page
+    assert ">1.0 kB<" in page  # measured
+    assert "memory about 1.0 GB" in page
+
+    (folder / "forecast.json").write_text('{"clients": "two"}')
+    page = report_page(open_run(folder))
+    assert "forecast.json cannot be read" in page
+    assert "measured, mean" not in page
 
 
 def test_matching_loss_is_explained(run: Path) -> None:

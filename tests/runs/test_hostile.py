@@ -119,7 +119,14 @@ def test_a_page_of_numbers_that_cannot_be_drawn(tmp_path: Path) -> None:
 
 def test_a_page_of_a_hostile_folder(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('method = "fedavg"\n')
-    names = ("summary.json", "holdings.json", "confusion.json", "metrics.jsonl", "sessions.jsonl")
+    names = (
+        "summary.json",
+        "holdings.json",
+        "confusion.json",
+        "metrics.jsonl",
+        "sessions.jsonl",
+        "forecast.json",
+    )
     for data in HOSTILE:
         for name in names:
             (tmp_path / name).write_bytes(data)

@@ -68,7 +68,7 @@ def test_a_set_needs_a_label_for_every_image() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="No such file"):
+    with pytest.raises(RequestError, match="no such file or folder; name a run folder"):
         load_set(tmp_path / "none.safetensors")
 
 

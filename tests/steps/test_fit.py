@@ -251,10 +251,10 @@ def test_the_input_is_not_changed() -> None:
 
 def test_a_plateau_is_noticed_and_a_fall_is_not() -> None:
     falling = Plateau(patience=5, tolerance=0.01)
-    assert not any(falling.settled(100 * 0.9**i) for i in range(100))
+    assert not any(falling.settled(torch.tensor(100 * 0.9**i)) for i in range(100))
     flat = Plateau(patience=5, tolerance=0.01)
-    noticed = next(i for i in range(100) if flat.settled(1.0))
+    noticed = next(i for i in range(100) if flat.settled(torch.tensor(1.0)))
     assert noticed == 5
     assert math.isclose(flat.smooth, 1.0)
     never = Plateau(patience=0, tolerance=0.01)
-    assert not any(never.settled(1.0) for _ in range(100))
+    assert not any(never.settled(torch.tensor(1.0)) for _ in range(100))

@@ -299,5 +299,5 @@ def test_a_cut_or_missing_set_is_refused(run: Path, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RequestError, match="not a file of synthetic sets"):
         tuned(path, tmp_path / "out")
-    with pytest.raises(RequestError, match="No such file"):
+    with pytest.raises(RequestError, match="no such file or folder; name a run folder"):
         tuned(tmp_path / "none", tmp_path / "out")

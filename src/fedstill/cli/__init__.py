@@ -17,6 +17,7 @@ from fedstill.cli import (
     deploy,
     evaluate,
     export,
+    frontier,
     new,
     partition,
     privacy,
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run_command)
 app.command("reproduce")(reproduce.reproduce_command)
+app.command("frontier")(frontier.frontier_command)
 app.command("partition")(partition.partition_command)
 app.command("privacy", no_args_is_help=True)(privacy.privacy_command)
 app.command("audit")(audit.audit_command)

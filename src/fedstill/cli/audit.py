@@ -9,6 +9,7 @@ import fedstill
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
+from fedstill.draw.numbers import counted
 
 if TYPE_CHECKING:
     from fedstill.privacy.audit import Audit, AuditReport, Finding
@@ -119,8 +120,8 @@ def _private_lines(audit: "Audit") -> list[str]:
     assert audit.verdict is not None
     lines = [
         f"{audit.method} claims epsilon {audit.claimed:.2f} (delta {audit.delta:g}, q "
-        f"{audit.rate:g}, sigma {audit.sigma:g}, {audit.accesses} accesses in {audit.rounds} "
-        f"{'round' if audit.rounds == 1 else 'rounds'}, {audit.canaries} canaries)"
+        f"{audit.rate:g}, sigma {audit.sigma:g}, {counted(audit.accesses, 'access')} in "
+        f"{counted(audit.rounds, 'round')}, {counted(audit.canaries, 'canary')})"
     ]
     lines += [f"  {_words(finding)}" for finding in audit.findings]
     lines.append(f"{_found(audit)}: {_WORDS[audit.verdict]}{_why(audit)}")
@@ -147,6 +148,6 @@ def _words(finding: "Finding") -> str:
 def _found(audit: "Audit") -> str:
     finding = audit.finding
     return (
-        f"epsilon is at least {finding.bound:.2f} with {audit.confidence:.0%} confidence "
+        f"epsilon is at least {finding.bound:.2f} with {100 * audit.confidence:g}% confidence "
         f"(attacker: {finding.attacker}, test: {finding.test})"
     )

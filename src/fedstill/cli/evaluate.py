@@ -11,10 +11,10 @@ import fedstill
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
-from fedstill.draw.numbers import counted, in_percent
+from fedstill.draw.numbers import in_percent
 
 if TYPE_CHECKING:
-    from fedstill.evaluate.evaluation import Evaluated, NetworkScores
+    from fedstill.evaluate.evaluated import Evaluated
 
 _MANY_CLASSES = 20  # of more, only the worst are shown
 _WORST = 10
@@ -106,36 +106,15 @@ def _print(evaluated: "Evaluated") -> None:
     console = Console(highlight=False)
     if evaluated.note:
         console.print(f"note: {evaluated.note}", markup=False, soft_wrap=True)
-    images = ""
-    if evaluated.images:
-        images = f"the set of round {evaluated.round} has {counted(evaluated.images, 'image')}, "
-    console.print(f"{images}tested on {evaluated.data}", markup=False)
+    console.print(evaluated.tested, markup=False)
+    head, rows = evaluated.rows
     table = Table(box=None)
-    for name in ("of", "network", "weights", "accuracy", "loss", "calibration"):
+    for name in head:
         table.add_column(name, justify="left" if name in ("of", "network") else "right")
-    if evaluated.model:
-        table.add_row("model", *_row(evaluated.model))
-    for scores in evaluated.set:
-        table.add_row("set", *_row(scores))
+    for row in rows:
+        table.add_row(*map(Text, row))
     console.print(table)
     console.print(_class_table(evaluated))
-
-
-def _row(scores: "NetworkScores") -> list[Text | str]:
-    summary = scores.summary
-    several = summary["networks"] > 1
-
-    def cell(name: str, form: str) -> str:
-        spread = f" ± {format(summary[f'{name}_std'], form)}" if several else ""
-        return f"{format(summary[name], form)}{spread}"
-
-    return [
-        Text(scores.model["name"]),
-        f"{scores.size:,}",
-        cell("accuracy", ".2%"),
-        cell("loss", ".3f"),
-        cell("calibration_error", ".3f"),
-    ]
 
 
 def _class_table(evaluated: "Evaluated") -> Table:

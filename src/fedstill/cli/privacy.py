@@ -64,11 +64,12 @@ def privacy_command(
     console = Console(highlight=False)
     # Accounting takes seconds to minutes, and has no steps that could be counted.
     errors = Console(stderr=True, highlight=False)
-    errors.print(f"accounting for {counted(plan.total, 'access')} ({accountant}) ...")
+    total = counted(plan.total, "access")
+    errors.print(f"accounting for {total} ({accountant}) ...")
     noise = plan.sigma(epsilon) if sigma is None and epsilon is not None else sigma
     assert noise is not None
     if sigma is None:
-        console.print(f"sigma {noise:.5g} keeps {plan.total} accesses within epsilon {epsilon:g}")
+        console.print(f"sigma {noise:.5g} keeps {total} within epsilon {epsilon:g}")
     elif epsilon is not None:
         afford = plan.affordable(epsilon, noise)
         answer["affordable_rounds"] = afford
@@ -84,7 +85,8 @@ def privacy_command(
         answer["choices"] = msgspec.to_builtins(table)
         console.print(_choices_table(table))
     if out is not None:
-        title = f"sigma {noise:.4g}, q {q:g}, {accesses} accesses per round, delta {delta:g}"
+        each = counted(accesses, "access")
+        title = f"sigma {noise:.4g}, q {q:g}, {each} per round, delta {delta:g}"
         picture = epsilon_figure(points, f"epsilon: {title} ({accountant})")
         write_atomically(out, picture.encode())
         console.print(f"picture: {out}", markup=False, soft_wrap=True)

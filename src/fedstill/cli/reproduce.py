@@ -1,8 +1,7 @@
 """``fedstill reproduce``."""
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -12,41 +11,9 @@ from rich.text import Text
 from fedstill.cli import options
 from fedstill.config.nested import merged
 from fedstill.draw.console import Console
-from fedstill.draw.numbers import duration
 from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
 from fedstill.files import write_atomically
 from fedstill.reproduce.recipe import SCALES, ScaleName, load_recipe
-
-if TYPE_CHECKING:
-    from fedstill.observe.observer import Observer
-
-
-class Cells:
-    """Progress over all cells: one line per cell; on a terminal also the current run."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.since, self.computed = time.monotonic(), 0
-
-    def begun(self, number: int, of: int, name: str, *, done: bool) -> "Observer":
-        from fedstill.observe.observer import Observer
-        from fedstill.observe.progress import progress_for
-
-        line = f"cell {number}/{of}: {name}"
-        if done:
-            line += " (already done)"
-        elif self.computed:
-            left = (time.monotonic() - self.since) / self.computed * (of - number + 1)
-            line += f" (about {duration(left)} left)"
-        self.computed += not done
-        self._say(line)
-        return progress_for(self.console) if self.console.is_terminal else Observer()
-
-    def failed(self, name: str, reason: str) -> None:
-        self._say(f"failed: {name}: {reason}")
-
-    def _say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def reproduce_command(
@@ -84,6 +51,7 @@ def reproduce_command(
     if chosen is None:
         raise RequestError(f"--scale {scale}: no such scale{did_you_mean(scale, SCALES)}")
     known = load_recipe(recipe).part(chosen, row or (), column or ())
+    from fedstill.observe.cells import CellLines
     from fedstill.observe.progress import ProgressConsole
     from fedstill.reproduce.running import as_document, as_records, reproduce, results
 
@@ -93,7 +61,7 @@ def reproduce_command(
         extra = merged(extra, {"data": {"dir": str(data_dir)}})
     try:
         outcomes = reproduce(
-            known, chosen, seeds, folder, extra, Cells(ProgressConsole(stderr=True))
+            known, chosen, seeds, folder, extra, CellLines(ProgressConsole(stderr=True))
         )
     except Interrupted:
         raise Interrupted("interrupted; the same command computes the rest") from None

@@ -4,11 +4,15 @@ from fedstill.data.catalogue import SOURCES
 from fedstill.scaling import Kind
 
 _CHANNELS: dict[int, Kind] = {1: "grey", 3: "photo", 4: "photo"}
+_TINY = 16  # images with fewer pixels per side are tiny
 
 
 def kind_of(name: str, shape: tuple[int, ...]) -> Kind:
-    """The kind in the catalogue's entry, or what the shape of a record suggests."""
+    """The kind in the catalogue's entry, or what the shape of a record suggests; images of few
+    pixels are tiny, whatever they show."""
     source = SOURCES.get(name)
     if source is not None and source.kind is not None:
-        return source.kind
-    return _CHANNELS.get(shape[0], "other") if len(shape) == 3 else "other"
+        kind = source.kind
+    else:
+        kind = _CHANNELS.get(shape[0], "other") if len(shape) == 3 else "other"
+    return "tiny" if kind != "other" and min(shape[1:]) < _TINY else kind

@@ -35,18 +35,25 @@ class Series:
     line: bool = True
     dashed: bool = False
     colour: int = 0
+    dots: bool = True  # at the places of a line that is not dashed
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What is drawn. Both axes are linear; ``x_text`` writes a mark of the x axis."""
+    """What is drawn. Both axes are linear; ``x_text`` writes a mark of the x axis, and y is a
+    share, so no mark is above 100%."""
 
     title: str
     x_label: str
     y_label: str
     series: Sequence[Series]
     x_text: Callable[[float], str] = field(default=lambda v: f"{v:g}")
-    y_text: Callable[[float], str] = field(default=lambda v: f"{v:.0%}")
+    y_text: Callable[[float], str] = field(default=lambda v: f"{100 * v:.4g}%")
+
+
+def whole(value: float) -> str:
+    """A mark of an axis of whole numbers, such as rounds: nothing between them."""
+    return f"{value:g}" if value == round(value) else ""
 
 
 class _Png:
@@ -141,8 +148,9 @@ def _paint(figure: Figure, on: Canvas) -> None:
     ends = [v for s in filled for pair in s.spread for v in pair]
     y0, y1 = _range([y for s in filled for _, y in s.places] + ends, 0.06)
     axes = Axes((x0, x1), (y0, y1), _LEFT, _RIGHT, _TOP, _BOTTOM)
+    marks = [mark for mark in ticks(y0, y1, 6) if mark <= 1]
     on.text(_LEFT, 20, figure.title, 15, _INK, "l")
-    axes.draw(on, _STYLE, ticks(x0, x1, 7), ticks(y0, y1, 6), figure.x_text, figure.y_text)
+    axes.draw(on, _STYLE, ticks(x0, x1, 7), marks, figure.x_text, figure.y_text)
     on.text((_LEFT + _RIGHT) / 2, HEIGHT - 14, figure.x_label, 12, _INK, "m")
     for series in filled:
         _curve(series, axes.at, on)
@@ -150,7 +158,7 @@ def _paint(figure: Figure, on: Canvas) -> None:
     room = max((text_width(s.name, 11) for s in named), default=0.0)
     for row, series in enumerate(named):
         x, y = _RIGHT - min(room, 260) - 30, _BOTTOM - 14 - (len(named) - 1 - row) * 16
-        on.line([(x, y), (x + 16, y)], COLOURS[series.colour % 8], 3)
+        on.line([(x, y), (x + 16, y)], COLOURS[series.colour % 8], 3, series.dashed)
         on.text(x + 22, y, fitted(series.name, 11, 260), 11, _INK, "l")
 
 
@@ -164,6 +172,6 @@ def _curve(series: Series, at: Callable[[float, float], Place], on: Canvas) -> N
         on.area([*upper, *reversed(lower)], colour)
     if series.line and len(places) > 1:
         on.line(places, colour, 1.4 if series.dashed else 2.2, series.dashed)
-    if not series.dashed:
+    if series.dots and not series.dashed:
         for x, y in places if len(places) <= 40 else places[-1:]:
             on.dot(x, y, 2.6 if series.line else 5.0, colour)

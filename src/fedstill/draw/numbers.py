@@ -23,8 +23,9 @@ def in_percent(share: float | None) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """1 -> '1 round', 2 -> '2 rounds'; 'access' becomes 'accesses'."""
-    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    """1 -> '1 round', 2 -> '2 rounds'; also 'accesses' and 'canaries'."""
+    ends = {"s": f"{thing}es", "y": f"{thing[:-1]}ies"}
+    plural = ends.get(thing[-1], f"{thing}s")
     return f"{number:,} {thing if number == 1 else plural}"
 
 

@@ -102,16 +102,10 @@ def draw_round(stored: StoredSet, out: Path, only: Sequence[int] = ()) -> list[P
 
     ``only``: the sheets of these clients.
     """
-    if len(stored.metadata.shape) != 3:
-        shape = "x".join(map(str, stored.metadata.shape))
-        raise RequestError(f"{stored.metadata.data}: inputs of shape {shape} are not pictures")
+    _check_pictures(stored)
     stem = f"round-{stored.metadata.round:04d}"
     clients: list[int] = stored.clients.unique().tolist()
-    if missing := sorted(set(only) - set(clients)):
-        raise RequestError(
-            f"--client {missing[0]}: sent no set in round {stored.metadata.round}; there are those "
-            f"of {', '.join(_short_name(client) for client in clients)}"
-        )
+    _check_clients(stored, only)
     if clients == [SERVER]:
         sheets = {f"{stem}.png": _client(stored, SERVER)}
     else:
@@ -123,6 +117,32 @@ def draw_round(stored: StoredSet, out: Path, only: Sequence[int] = ()) -> list[P
         with replacing(out / name) as temporary:
             _drawn(stored, sheet).save(temporary, format="PNG", optimize=True)
     return [out / name for name in sheets]
+
+
+def picture(stored: StoredSet, client: int | None = None) -> Image.Image:
+    """The overview of a round, or the sheet of one client."""
+    _check_pictures(stored)
+    clients: list[int] = stored.clients.unique().tolist()
+    if client is None and clients != [SERVER]:
+        return _drawn(stored, _overview(stored, clients))
+    chosen = SERVER if client is None else client
+    _check_clients(stored, [chosen])
+    return _drawn(stored, _client(stored, chosen))
+
+
+def _check_pictures(stored: StoredSet) -> None:
+    if len(stored.metadata.shape) != 3:
+        shape = "x".join(map(str, stored.metadata.shape))
+        raise RequestError(f"{stored.metadata.data}: inputs of shape {shape} are not pictures")
+
+
+def _check_clients(stored: StoredSet, asked: Sequence[int]) -> None:
+    clients: list[int] = stored.clients.unique().tolist()
+    if missing := sorted(set(asked) - set(clients)):
+        raise RequestError(
+            f"--client {missing[0]}: sent no set in round {stored.metadata.round}; there are those "
+            f"of {', '.join(_short_name(client) for client in clients)}"
+        )
 
 
 def _client(stored: StoredSet, client: int) -> _Sheet:

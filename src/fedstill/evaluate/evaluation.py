@@ -6,7 +6,6 @@ else: several architectures, several random initialisations of each, mean and sp
 
 import os
 import shlex
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from fedstill.data import Dataset, Records, kind_of
 from fedstill.draw.numbers import in_percent
 from fedstill.engine.threads import threads
 from fedstill.errors import RequestError
+from fedstill.evaluate.evaluated import Evaluated, NetworkScores
 from fedstill.files import read_safetensors
 from fedstill.models import DEFAULT_MODEL, MODELS, Model
 from fedstill.observe.progress import ProgressConsole
@@ -28,7 +28,7 @@ from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.runs.find import load_data, refuse_other_data, run_of
 from fedstill.runs.folder import RunFolder
-from fedstill.runs.sets import StoredSet, load_set
+from fedstill.runs.sets import StoredSet, load_set, unopened
 from fedstill.steps.from_scratch import train_from_scratch
 from fedstill.steps.scores import Scores, score
 from fedstill.steps.training import Training
@@ -38,61 +38,6 @@ from fedstill.wire import TensorSpec
 TRAINING = Training(learning_rate=0.02, momentum=0.9, batch_size=256, epochs=100)
 
 Progress = Callable[[str, int, int, Scores], None]  # network, number, numbers, its scores
-
-
-@dataclass(frozen=True)
-class NetworkScores:
-    """Scores of one architecture: of a stored model, or of several networks trained on a set."""
-
-    model: Table
-    size: int  # number of weights
-    networks: tuple[Scores, ...]
-
-    @property
-    def summary(self) -> Table:
-        """Mean and spread over the networks, as plain values."""
-        columns = {
-            "accuracy": [scores.accuracy for scores in self.networks],
-            "loss": [scores.loss for scores in self.networks],
-            "calibration_error": [scores.calibration_error for scores in self.networks],
-        }
-        table: Table = {"model": self.model, "size": self.size, "networks": len(self.networks)}
-        for name, values in columns.items():
-            table[name] = statistics.fmean(values)
-            table[f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0
-        table["per_class"] = [
-            None if None in column else statistics.fmean(column)
-            for column in zip(*(scores.per_class for scores in self.networks), strict=True)
-        ]
-        return table
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """What was found: scores of the stored model, if there is one, and of the set, if any."""
-
-    source: str
-    data: str
-    class_names: tuple[str, ...]
-    model: NetworkScores | None
-    images: int
-    set: tuple[NetworkScores, ...]
-    round: int | None = None  # of the set
-    note: str | None = None  # what a user should know about it, e.g. that the run has no model yet
-
-    @property
-    def summary(self) -> Table:
-        """All of it as plain values: what ``--json`` prints."""
-        return {
-            "source": self.source,
-            "data": self.data,
-            "class_names": list(self.class_names),
-            "model": self.model.summary if self.model else None,
-            "images": self.images,
-            "round": self.round,
-            "note": self.note,
-            "set": [scores.summary for scores in self.set],
-        }
 
 
 def evaluate(
@@ -245,7 +190,7 @@ def _read(path: Path) -> tuple[Params, Table]:
     try:
         tensors, header = read_safetensors(path)
     except OSError as error:
-        raise RequestError(f"{path}: {error.strerror or error}") from error
+        raise unopened(path, error) from error
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise RequestError(
             f"{path}: neither a model nor a set written by fedstill: {error}"

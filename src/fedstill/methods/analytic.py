@@ -61,12 +61,14 @@ class Request:
 @dataclass(frozen=True)
 class Statistics:
     """Up: sums [classes, size] and counts [classes] by class, the triangle of the scatter about the
-    class means (empty where the head needs none), and the standard deviation of its noise."""
+    class means (empty where the head needs none), and the standard deviations of the noise in the
+    scatter and in the sums."""
 
     sums: Tensor
     counts: Tensor
     scatter: Tensor
     noise: float
+    sums_noise: float
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Pooled:
     counts: Tensor
     second: Tensor
     variance: float
+    sums_variance: Tensor  # [classes]
     params: Params
 
 
@@ -102,7 +105,7 @@ class Analytic(Stateless[Pooled, Request, Statistics]):
         nothing = torch.zeros(classes, size, dtype=torch.float64, device=ctx.task.device)
         second = nothing.new_zeros(size, size) if self.head != "prototype" else nothing[:0, :0]
         layer = ctx.first_weights()
-        return Pooled(nothing, nothing[:, 0], second, 0.0, layer)
+        return Pooled(nothing, nothing[:, 0], second, 0.0, nothing[:, 0], layer)
 
     def download(self, task: Task) -> Schema[Request]:
         return Schema(Request, numbers={"round": (1, task.rounds)})
@@ -123,7 +126,7 @@ class Analytic(Stateless[Pooled, Request, Statistics]):
                 "counts": numbers(task.classes),
                 "scatter": numbers(entries),
             },
-            {"noise": (0.0, task.limits.norm)},
+            {"noise": (0.0, task.limits.norm), "sums_noise": (0.0, task.limits.norm)},
         )
 
     def broadcast(self, ctx: ServerContext, state: Pooled) -> Request:
@@ -136,7 +139,7 @@ class Analytic(Stateless[Pooled, Request, Statistics]):
         scatter = sums.new_zeros(0)
         if self.head != "prototype":
             scatter = scatter_about(ctx.records, _means(sums, counts))  # line 3
-        return Statistics(sums.float(), counts.float(), scatter.float(), 0.0), None
+        return Statistics(sums.float(), counts.float(), scatter.float(), 0.0, 0.0), None
 
     def released(self, ctx: ClientContext, door: Private) -> Statistics:
         """Lines 2 and 3 through the private door."""
@@ -146,48 +149,50 @@ class Analytic(Stateless[Pooled, Request, Statistics]):
         sums = torch.zeros(classes, size, device=ctx.task.device)
         counts = sums.new_zeros(classes)
         sums[door.classes] = by_class.sums["sum"] / door.class_clip
+        noise = door.sigma * door.clip / door.class_clip
         counts[door.classes] = by_class.counts.clamp(min=1)
         if self.head == "prototype":
-            return Statistics(sums, counts, sums.new_zeros(0), 0.0)
+            return Statistics(sums, counts, sums.new_zeros(0), 0.0, noise)
         means = _means(sums, counts)
         means = means / means.norm(dim=1, keepdim=True).clamp(min=1)  # no true mean is longer
-        spread = self.spread(means, counts, door)
+        spread = self.spread(means, counts, noise)
         clip = max(_LEAST_RADIUS, _RADIUS_SHARE * spread**0.5) ** 2
         scatter = door.noisy_sum(Residuals(means), clip=clip)["scatter"]
-        longer = _rescaling(scatter, spread * float(counts.sum()), size)
+        longer = 1.0  # where the means are mostly noise, they do not tell what clipping has cost
+        if spread < 1:
+            longer = _rescaling(scatter, spread * float(counts.sum()), size)
         # What was subtracted is what the server adds again: sums that agree with these means.
         return Statistics(
-            means * counts[:, None], counts, scatter * longer, door.sigma * clip * longer
+            means * counts[:, None], counts, scatter * longer, door.sigma * clip * longer, noise
         )
 
-    def spread(self, means: Tensor, counts: Tensor, door: Private) -> float:
+    def spread(self, means: Tensor, counts: Tensor, noise: float) -> float:
         """The mean squared distance of records from the mean of their class: 1 - |m|^2, where the
         noise in a released mean has made it longer."""
         share = counts / counts.sum().clamp(min=1)
-        noise = door.sigma * door.clip / door.class_clip / counts.clamp(min=1)
-        squares = means.square().sum(1) - means.shape[1] * noise.square()
+        squares = means.square().sum(1) - means.shape[1] * (noise / counts.clamp(min=1)).square()
         return min(1.0, max(0.0, float((share * (1 - squares)).sum())))
 
     def server(
         self, ctx: ServerContext, state: Pooled, replies: Sequence[Reply[Statistics]]
     ) -> Pooled:
         sums, counts, second = state.sums.clone(), state.counts.clone(), state.second.clone()
-        variance = state.variance
+        variance, sums_variance = state.variance, state.sums_variance.clone()
         for reply in replies:  # line 5
             found, number = reply.message.sums.double(), reply.message.counts.double()
             sums += found
             counts += number
             variance += reply.message.noise**2
+            sums_variance += (number != 0) * reply.message.sums_noise**2
             if self.head != "prototype":
                 means = _means(found, number)
                 second += symmetric(reply.message.scatter.double(), second.shape[0])
                 second += (means.T * number) @ means
-        moments = Moments(sums, counts, second, variance**0.5)
+        moments = Moments(sums, counts, second, variance**0.5, sums_variance.sqrt())
         if not bool(moments.held.any()):
             raise RunError("no client has a record: there is nothing to solve for")
-        return Pooled(
-            sums, counts, second, variance, solve(moments, self.head, self.penalty)
-        )  # line 6
+        layer = solve(moments, self.head, self.penalty)  # line 6
+        return Pooled(sums, counts, second, variance, sums_variance, layer)
 
     def params(self, state: Pooled) -> Params:
         return state.params

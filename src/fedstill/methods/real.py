@@ -4,13 +4,19 @@
 
 The same number of images and bytes, without the matching. It sends records in the clear: it
 measures the gain of distillation, and must not be used on private data.
+
+With ``choose = "loss"`` line 1 draws records in proportion to their loss at the server's weights.
+That is not neutral: mislabelled and atypical records have the highest losses and are sent first,
+so it may gain on clean data and lose on others, and it singles out those who differ from the rest.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from fedstill.methods.shared.messages import Weights
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
 from fedstill.steps.classes import ByClass, check_images, labels_of, real_images
+from fedstill.steps.scores import losses
 from fedstill.types import ClientContext, Task
 
 
@@ -18,12 +24,20 @@ from fedstill.types import ClientContext, Task
 class Real(SurrogateTraining[None]):
     """Random real images instead of synthetic ones: FedDM's baseline, and no privacy at all."""
 
+    sends_records: ClassVar[bool] = True
+
+    # "loss": in proportion to the loss, which favours mislabelled and atypical records.
+    choose: Literal["random", "loss"] = "random"
+
     def init_client(self, task: Task) -> None:
         return None
 
     def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Distilled, None]:
         check_images(ctx)
         by_class = ByClass(ctx.records)
+        chances = None
+        if self.choose == "loss":
+            chances = losses(ctx.task, message.params, ctx.records)
         generator = ctx.rng.at("images").torch()
-        images = real_images(ctx, by_class, self.images_per_class, generator)  # line 1
+        images = real_images(ctx, by_class, self.images_per_class, generator, chances)  # line 1
         return self.reply(ctx, images, labels_of(by_class, self.images_per_class), 0.0), None

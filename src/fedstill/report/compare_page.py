@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.draw.canvas import Place
-from fedstill.draw.figures import Figure, Series, write_figure
+from fedstill.draw.figures import Figure, Series, whole, write_figure
 from fedstill.draw.numbers import in_bytes, in_percent
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
@@ -138,7 +138,7 @@ def figures(comparison: Comparison) -> dict[str, Figure]:
     steps = staircase([(p.up_bytes, p.accuracy) for p in front])
     line = Series("", steps, dashed=True, colour=7)
     drawn = (
-        Figure("Accuracy by round", "round", "accuracy", by_round),
+        Figure("Accuracy by round", "round", "accuracy", by_round, whole),
         Figure("Accuracy by bytes uploaded", "uploaded", "accuracy", by_bytes, in_bytes),
         Figure("What the bytes buy", "uploaded", "accuracy", [line, *ends], in_bytes),
     )

@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedstill.config import deciding
-from fedstill.config.nested import Table
 from fedstill.errors import RequestError
+from fedstill.report.labels import labels, settings_of
 from fedstill.report.source import RunView, open_run, runs_in
 
-_ASIDE = ("seed", "engine.threads", "engine.server_threads", "device")
-_OWN_COLUMN = ("method.name", "rounds", "privacy.epsilon")
 _ROUNDING = 1e-9  # a mean of 0.65 may come out as a little less
 
 
@@ -26,11 +23,21 @@ class Point:
     """An entry after a round: means over its seeds."""
 
     round: int
-    accuracy: float
-    low: float
-    high: float
+    accuracies: tuple[float, ...]  # of the seeds
     up_bytes: float
     seconds: float
+
+    @property
+    def accuracy(self) -> float:
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def low(self) -> float:
+        return min(self.accuracies)
+
+    @property
+    def high(self) -> float:
+        return max(self.accuracies)
 
 
 @dataclass(frozen=True)
@@ -48,10 +55,8 @@ class Entry:
         points = []
         for number in rounds:
             accuracies, ups, seconds = zip(*(curve[number] for curve in curves), strict=True)
-            low, high = min(accuracies), max(accuracies)
-            mean = statistics.fmean(accuracies)
             cost = statistics.fmean(ups), statistics.fmean(seconds)
-            points.append(Point(number, mean, low, high, *cost))
+            points.append(Point(number, accuracies, *cost))
         return points
 
     def mean(self, key: str) -> float | None:
@@ -170,66 +175,15 @@ def _entries(runs: Sequence[RunView]) -> tuple[Entry, ...]:
     groups: dict[str, list[RunView]] = {}
     for run in runs:
         groups.setdefault(_identity(run), []).append(run)
-    labels = _labels([group[0] for group in groups.values()])
+    names = labels([group[0] for group in groups.values()])
     return tuple(
         Entry(label, tuple(sorted(group, key=lambda r: (r.summary.get("seed") or 0, str(r.path)))))
-        for label, group in zip(labels, groups.values(), strict=True)
+        for label, group in zip(names, groups.values(), strict=True)
     )
 
 
-def _settings(run: RunView) -> Table:
-    known = {k: v for k, v in deciding(run.config).items() if k not in _ASIDE}
-    return known or {"folder": str(run.path)}  # settings unknown: like no other run
-
-
 def _identity(run: RunView) -> str:
-    return json.dumps(_settings(run), sort_keys=True, default=str)
-
-
-def _labels(runs: Sequence[RunView]) -> list[str]:
-    """A name for each: what distinguishes it from the others. Epsilon and the rounds have columns
-    of their own, and are in a name only where nothing else is."""
-    known = [_settings(run) for run in runs]
-    methods = [str(run.summary["method"]) for run in runs]
-    labels = []
-    for method, this in zip(methods, known, strict=True):
-        chosen = [key for key in this if _distinguishes(key, this, known)]
-        settings = [f"{k.removeprefix('method.').removesuffix('.name')} {this[k]}" for k in chosen]
-        name = [method] if len(set(methods)) > 1 or not settings else []
-        labels.append(", ".join([*name, *settings]))
-    for more in (_budget, lambda run: f"rounds {run.planned}", lambda run: run.path.name):
-        labels = _told_apart(labels, [more(run) for run in runs])
-    return labels
-
-
-def _told_apart(labels: Sequence[str], more: Sequence[str]) -> list[str]:
-    """Equal labels with one thing more each, where that distinguishes them."""
-    pairs = list(zip(labels, more, strict=True))
-    kinds = {label: {word for other, word in pairs if other == label} for label in labels}
-    return [f"{label}, {word}" if len(kinds[label]) > 1 else label for label, word in pairs]
-
-
-def _distinguishes(key: str, this: Table, known: Sequence[Table]) -> bool:
-    """Whether a setting differs from that of a run it can be compared with: settings of a method,
-    a network or a mechanism are those of the same one only."""
-    if key in _OWN_COLUMN or (key == "privacy.sigma" and "privacy.epsilon" in this):
-        return False
-    section, _, name = key.partition(".")
-    rivals = known
-    if name not in ("", "name"):
-        rivals = [r for r in known if r.get(f"{section}.name") == this.get(f"{section}.name")]
-    if section in ("method", "privacy") and name != "name":  # private runs have other defaults
-        rivals = [r for r in rivals if _is_private(r) == _is_private(this)]
-    return any(rival.get(key) != this[key] for rival in rivals)
-
-
-def _is_private(settings: Table) -> bool:
-    return any(key.startswith("privacy.") for key in settings)
-
-
-def _budget(run: RunView) -> str:
-    epsilon = run.summary.get("epsilon")
-    return "no privacy" if epsilon is None else f"epsilon {epsilon:.3g}"
+    return json.dumps(settings_of(run), sort_keys=True, default=str)
 
 
 def _curve(run: RunView) -> dict[int, tuple[float, float, float]]:

@@ -65,6 +65,9 @@ def report_page(run: RunView, *, live: bool = False) -> str:
         departures=departures(run),
         confusion=run.confusion if data["classes"] else None,
         by_client=data["clients"]["accuracy"] is not None,
+        forecast=_forecast(run),
+        memory=in_bytes(run.forecast.memory_bytes) if run.forecast else "",
+        warning=run.forecast.warning if run.forecast else None,
         holdings=data["holdings"] is not None,
         images=data["synthetic"] is not None,
         details=details,
@@ -103,6 +106,22 @@ def _tiles(run: RunView) -> list[tuple[str, str, str]]:
             ("epsilon", f"{known['epsilon']:.2f}", f"at delta {delta:g}" if delta else "spent")
         )
     return tiles
+
+
+def _forecast(run: RunView) -> list[tuple[str, str, str]]:
+    """Bytes of a round, of all clients: as expected before the first one, and as measured."""
+    expected, rounds = run.forecast, len(run.rounds)
+    if expected is None:
+        return []
+    most = "at most " if expected.at_most else ""
+    rows = [
+        ("forecast", most + in_bytes(expected.up_bytes), in_bytes(expected.down_bytes)),
+        ("FedAvg's", in_bytes(expected.fedavg_up_bytes), in_bytes(expected.fedavg_down_bytes)),
+    ]
+    if rounds:
+        up, down = (sum(getattr(m, k) for m in run.rounds) for k in ("up_bytes", "down_bytes"))
+        rows.insert(1, ("measured, mean", in_bytes(up / rounds), in_bytes(down / rounds)))
+    return rows
 
 
 def _best_round(run: RunView) -> str:

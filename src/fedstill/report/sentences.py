@@ -106,7 +106,7 @@ def command(run: RunView) -> str:
 
 def departures(run: RunView) -> list[tuple[str, str, str]]:
     """The settings that are not at their defaults: key, value and default."""
-    settings, defaults = flat(run.config), _defaults(run)
+    settings, defaults = flat(run.config), defaults_of(run)
     return [
         (key, _toml(value), _toml(defaults[key]) if key in defaults else "-")
         for key, value in settings.items()
@@ -114,7 +114,7 @@ def departures(run: RunView) -> list[tuple[str, str, str]]:
     ]
 
 
-def _defaults(run: RunView) -> Table:
+def defaults_of(run: RunView) -> Table:
     """The defaults of the built-in methods and networks. User-supplied ones are not imported:
     looking at a run must not execute what its configuration names."""
     settings = flat(run.config)

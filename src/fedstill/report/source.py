@@ -16,6 +16,7 @@ import msgspec
 
 from fedstill.config.nested import Table, flat, read_toml
 from fedstill.errors import UNREADABLE, RequestError
+from fedstill.runs.forecast import Forecast
 from fedstill.runs.metrics import Confusion, Holdings, RoundMetrics, Summary
 from fedstill.runs.provenance import Session
 from fedstill.version import VERSION
@@ -36,6 +37,7 @@ class RunView:
     rounds: list[RoundMetrics]
     holdings: Holdings | None
     confusion: Confusion | None
+    forecast: Forecast | None
     sessions: list[Session]
     synthetic: list[Path]
     notes: list[str]
@@ -103,6 +105,7 @@ def open_run(path: Path) -> RunView:
         rounds=rounds,
         holdings=_holdings(path, config or {}, notes),
         confusion=_confusion(path, config or {}, notes),
+        forecast=_forecast(path, notes),
         sessions=_sessions(path),
         synthetic=sorted((path / "synthetic").glob("round-*.safetensors")),
         notes=notes + _newer(summary or {}),
@@ -225,6 +228,11 @@ def _known(summary: Table, config: Table, rounds: list[RoundMetrics]) -> Table:
     # The rounds are newer than the summary during a run, and the same when it is over.
     newer = ("rounds_done", "accuracy", "best_accuracy", "up_bytes", "down_bytes", "seconds")
     return {**found, **summary, **({key: found[key] for key in newer} if rounds else {})}
+
+
+def _forecast(path: Path, notes: list[str]) -> Forecast | None:
+    found = _decoded(path / "forecast.json", Forecast, notes)
+    return found if _drawable(msgspec.to_builtins(found)) else None
 
 
 def _holdings(path: Path, config: Table, notes: list[str]) -> Holdings | None:

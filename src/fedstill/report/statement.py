@@ -265,7 +265,7 @@ def _audited(run: RunView, report: AuditReport | None) -> Part:
             return Part(title, ("The run claims nothing, and makes no images to be searched.",))
         found = (
             "A search for canary records in the images of this configuration shows an epsilon of "
-            f"at least {plain.finding.bound:.2f} with {plain.confidence:.0%} confidence."
+            f"at least {plain.finding.bound:.2f} with {100 * plain.confidence:g}% confidence."
         )
         return Part(title, (found,))
     if audit.sigma != (run.config.get("privacy") or {}).get("sigma"):

@@ -1,21 +1,17 @@
 """Running a recipe: missing cells are run, unfinished ones resumed, failed ones explained."""
 
 import statistics
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from fedstill.config import changed_keys, resolve
+from fedstill.cells import Watcher, run_or_reuse
 from fedstill.config.nested import Table, merged
 from fedstill.errors import FedstillError, Interrupted, RequestError
-from fedstill.observe.observer import Observer
 from fedstill.report.table import as_markdown
 from fedstill.reproduce.recipe import Cell, Measure, Recipe, ScaleName
-from fedstill.run import execute
-from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import Summary
 
 _FLOAT = 4  # bytes
@@ -45,18 +41,6 @@ class Outcome:
         return self.mean - self.cell.published
 
 
-class Watcher(Protocol):
-    """Shows the progress over all cells."""
-
-    def begun(self, number: int, of: int, name: str, *, done: bool) -> Observer:
-        """A cell's turn, or that it was ``done`` before; gives the watcher of its run."""
-        ...
-
-    def failed(self, name: str, reason: str) -> None:
-        """A cell has no value, for this reason."""
-        ...
-
-
 def reproduce(
     recipe: Recipe,
     scale: ScaleName,
@@ -78,7 +62,7 @@ def reproduce(
             announce = partial(watcher.begun, number, len(cells) * seeds, name)
             request = merged(cell.request, extra, {"seed": seed})
             try:
-                summary = _summary(request, out / cell.folder / f"seed-{seed}", announce)
+                summary = run_or_reuse(request, out / cell.folder / f"seed-{seed}", announce)
                 values.append(measured(summary, recipe.contents.measure))
             except Interrupted:
                 raise
@@ -87,28 +71,6 @@ def reproduce(
                 failures.append(f"seed {seed}: {error}")
         outcomes.append(Outcome(cell, tuple(values), tuple(failures)))
     return outcomes
-
-
-def _summary(request: Table, path: Path, announce: Callable[..., Observer]) -> Summary:
-    folder = RunFolder(path)
-    experiment = resolve(request)
-    if folder.holds_run:
-        changed = changed_keys(folder.read_config(), experiment.table)
-        if changed:
-            raise RequestError(
-                f"{path}: was run with other settings ({', '.join(changed[:3])}); remove it, or "
-                "name another --out"
-            )
-        with suppress(FedstillError):  # no summary yet: resume the run
-            summary = folder.read_summary()
-            if summary.status not in ("running", "failed", "interrupted"):
-                announce(done=True)
-                return summary
-    observer = announce(done=False)
-    try:
-        return execute(request, out=path, resume=folder.holds_run, observer=observer).summary
-    finally:
-        observer.stop()
 
 
 def measured(summary: Summary, measure: Measure) -> float:

@@ -45,7 +45,7 @@ class SetMetadata:
         return Scaling(self.mean, self.std)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StoredSet(TorchDataset[tuple[Tensor, Tensor]]):
     """All clients' sets of one round: a torch ``Dataset`` of scaled images and labels."""
 
@@ -64,6 +64,15 @@ class StoredSet(TorchDataset[tuple[Tensor, Tensor]]):
     def classes(self) -> Tensor:
         """The class of each image: the likeliest one where labels are distributions."""
         return self.labels.argmax(1) if self.labels.is_floating_point() else self.labels
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.metadata.shape))
+        classes, clients = len(self.classes.unique()), len(self.clients.unique())
+        return (
+            f"<StoredSet {self.metadata.method} on {self.metadata.data}, round "
+            f"{self.metadata.round}: {len(self)} of shape {shape}, classes: {classes}, "
+            f"clients: {clients}>"
+        )
 
     def of(self, client: int) -> SyntheticSet:
         """One client's set."""
@@ -94,6 +103,14 @@ def set_file(path: Path) -> Path:
     return rounds[-1]
 
 
+def unopened(path: str | os.PathLike[str], error: OSError) -> RequestError:
+    """A path that cannot be opened: why, and what to name instead."""
+    if isinstance(error, FileNotFoundError):
+        what = "name a run folder, such as runs/feddm-digits-001, or a file in it"
+        return RequestError(f"{path}: no such file or folder; {what}")
+    return RequestError(f"{path}: {error.strerror or error}")
+
+
 def load_set(path: str | os.PathLike[str]) -> StoredSet:
     """The sets in a file of ``save_sets``, or of a run folder's last round.
 
@@ -106,7 +123,7 @@ def load_set(path: str | os.PathLike[str]) -> StoredSet:
         metadata = msgspec.convert(header, SetMetadata)
         stored = StoredSet(tensors["images"], tensors["labels"], tensors["client"], metadata)
     except OSError as error:
-        raise RequestError(f"{path}: {error.strerror or error}") from error
+        raise unopened(path, error) from error
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise RequestError(f"{path}: not a file of synthetic sets: {error}") from error
     names = (stored.metadata.method, stored.metadata.data, *stored.metadata.class_names)

@@ -75,16 +75,29 @@ def labels_for(held: Tensor, images_per_class: int) -> Tensor:
 
 
 def real_images(
-    ctx: ClientContext, by_class: ByClass, images_per_class: int, generator: torch.Generator
+    ctx: ClientContext,
+    by_class: ByClass,
+    images_per_class: int,
+    generator: torch.Generator,
+    chances: Tensor | None = None,
 ) -> Tensor:
     """Random records of every class, in slot form.
 
-    A class with too few records repeats some of them.
+    ``chances``: one number per record; each draw takes one of the records that are left, in
+    proportion to them (all equal where there are none). A class with too few records repeats some.
     """
+    # Exponential times, divided by the rates, arrive in the order of such draws.
+    arrivals = None
+    if chances is not None:
+        times = torch.empty(len(ctx.records), dtype=torch.float64).exponential_(generator=generator)
+        arrivals = times / chances.double().cpu().clamp(min=torch.finfo(torch.float32).tiny)
     positions, _ = by_class.draw(len(ctx.records), generator)
     chosen: list[Tensor] = []
     for held in positions.split(by_class.counts.tolist()):
-        order = held[torch.randperm(len(held), generator=generator)]
+        if arrivals is None:
+            order = held[torch.randperm(len(held), generator=generator)]
+        else:
+            order = held[arrivals[held].argsort()]
         if len(held) < images_per_class:
             warnings.warn(
                 "some classes have fewer records than images_per_class: their synthetic images "

@@ -14,21 +14,22 @@ Head = Literal["lda", "ridge", "prototype"]
 
 _LEAST = 0.5  # records: a class with fewer is one that nobody holds
 _NOBODY = -1e4  # its logit
-# The penalty on a noisy scatter, in units of the noise's largest eigenvalue. Chosen on MNIST,
-# Fashion-MNIST and CIFAR-10 (docs/measurements.md): 0.1 is up to a point worse.
-_NOISE_SHARE = 0.05
+# Of the noise's largest eigenvalue. Chosen on MNIST, Fashion-MNIST and CIFAR-10
+# (docs/measurements.md, "Statistics in one round").
+_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class Moments:
     """Pooled statistics in double precision: sums [classes, size], counts [classes], and
     ``second`` [size, size], the sum of x x^T. ``noise``: the standard deviation of the noise on
-    each entry of its triangle."""
+    each entry of its triangle; ``sums_noise`` [classes]: of that on each entry of the sums."""
 
     sums: Tensor
     counts: Tensor
     second: Tensor
     noise: float
+    sums_noise: Tensor
 
     @property
     def held(self) -> Tensor:
@@ -51,15 +52,19 @@ class Moments:
 
     @property
     def within(self) -> Tensor:
-        """The scatter within classes."""
+        """The scatter within classes; a noisy one is steadied."""
         means, counts = self.means, self.counts * self.held
-        return self.second - (means.T * counts) @ means
+        scatter = self.second - (means.T * counts) @ means
+        if not self.noise:
+            return scatter
+        return steadied(scatter, self.noise) + self._of_means * torch.eye(len(scatter)).to(scatter)
 
-    def penalty(self, share: float, matrix: Tensor) -> float:
-        """``share`` of the mean eigenvalue, and a share of the noise's largest one."""
-        size = len(matrix)
-        level = max(float(matrix.trace()) / size, 1e-12)
-        return share * level + _NOISE_SHARE * math.sqrt(2 * size) * self.noise
+    @property
+    def _of_means(self) -> float:
+        """What the noise in the class means adds to the scatter of a record about them: around a
+        mean that is known up to noise, records are expected to be as much farther away."""
+        variances = (self.sums_noise / self.counts.clamp(min=_LEAST)).square() * self.held
+        return float((variances * self.counts.clamp(min=0)).sum())
 
 
 def solve(moments: Moments, head: Head, penalty: float) -> Params:
@@ -72,8 +77,7 @@ def solve(moments: Moments, head: Head, penalty: float) -> Params:
 
 def _lda(moments: Moments, penalty: float) -> tuple[Tensor, Tensor]:
     """Linear discriminant analysis: normal densities with class means and one covariance."""
-    within = moments.within
-    inverse = _inverse(within, moments.penalty(penalty, within)) * moments.total
+    inverse = _inverse(moments.within, penalty) * moments.total
     centred = moments.means - moments.mean
     weight = centred @ inverse
     prior = (moments.counts.clamp(min=_LEAST) / moments.total).log()
@@ -84,11 +88,10 @@ def _lda(moments: Moments, penalty: float) -> tuple[Tensor, Tensor]:
 def _ridge(moments: Moments, penalty: float) -> tuple[Tensor, Tensor]:
     """Least squares to one-hot labels with a penalty on the weights, not on the bias."""
     total, mean = moments.total, moments.mean
-    scatter = moments.second - total * torch.outer(mean, mean)
-    inverse = _inverse(scatter, moments.penalty(penalty, scatter))
     counts = moments.counts * moments.held
-    centred = (moments.means - mean) * counts[:, None]
-    weight = centred @ inverse
+    centred = moments.means - mean
+    inverse = _inverse(moments.within + (centred.T * counts) @ centred, penalty)
+    weight = (centred * counts[:, None]) @ inverse
     return weight, counts / total - weight @ mean
 
 
@@ -105,8 +108,26 @@ HEADS: dict[Head, Callable[[Moments, float], tuple[Tensor, Tensor]]] = {
 }
 
 
-def _inverse(matrix: Tensor, penalty: float) -> Tensor:
-    """(positive part of the matrix + penalty)^-1: noise makes small eigenvalues negative."""
+def steadied(matrix: Tensor, noise: float) -> Tensor:
+    """A matrix whose triangle was released with noise of this standard deviation, made fit for
+    inversion.
+
+    Negative eigenvalues, which only noise has made, become zero. Then all grow by as much as the
+    true eigenvalues are on average that are hidden among the noise's own, but by a share of the
+    largest of these at least: directions that cannot be told apart are not told apart.
+    """
+    size = len(matrix)
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-    inverse: Tensor = (vectors / (values.clamp(min=0) + penalty)) @ vectors.T
+    largest = noise * math.sqrt(2 * size)  # of the noise: the edge of its semicircle
+    hidden = values[values <= largest]
+    level = float(hidden.mean()) if len(hidden) else 0.0
+    kept: Tensor = (vectors * (values.clamp(min=0) + max(level, _SHARE * largest))) @ vectors.T
+    return kept
+
+
+def _inverse(matrix: Tensor, penalty: float) -> Tensor:
+    """(matrix + penalty)^-1; the penalty is in units of the mean eigenvalue."""
+    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+    level = max(float(values.sum()) / len(values), 1e-12)
+    inverse: Tensor = (vectors / (values.clamp(min=0) + penalty * level)) @ vectors.T
     return inverse

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedstill.steps.augment import Augment, draw_augmentation
@@ -81,7 +82,7 @@ def match_distribution(
         positions, slots = by_class.draw(steps.real_batch, batch_stream)
         real = ((augment(x), s) for x, s in _chunks(ctx, positions, slots))
         means = class_means(ctx.task, weights, real, counts, matching)
-        losses = []
+        losses: list[Tensor] = []
         for _ in range(steps.per_draw):
             images.grad, loss = pixel_gradient(
                 ctx.task, weights, images, means, matching, after(seen, augment)
@@ -89,33 +90,54 @@ def match_distribution(
             optimiser.step()
             losses.append(loss)
         ctx.progress(iteration + 1, len(plan))
-        if watch.settled(float(losses[0])):  # of images that have not yet seen these weights
+        if watch.settled(losses[0]):  # of images that have not yet seen these weights
             break
     images.grad = None
     return images, watch.smooth
 
 
 class Plateau:
-    """Detects that the running mean of a noisy loss no longer falls."""
+    """Detects that the running mean of a noisy loss no longer falls.
+
+    Losses stay on their device until somebody asks: an accelerator need not wait at every step.
+    """
 
     def __init__(self, patience: int, tolerance: float) -> None:
         self.patience, self.tolerance = patience, tolerance
-        self.smooth = 0.0
+        self._smooth = 0.0
         self._best = float("inf")
         self._since = 0
         self._seen = 0
+        self._unread: list[Tensor] = []
 
-    def settled(self, loss: float) -> bool:
+    def settled(self, loss: Tensor) -> bool:
         """Whether the best running mean is older than ``patience`` losses, this one included."""
+        self._unread.append(loss)
+        return self.patience > 0 and self._read() >= self.patience
+
+    @property
+    def smooth(self) -> float:
+        """The running mean."""
+        self._read()
+        return self._smooth
+
+    def _read(self) -> int:
+        """How many losses ago the running mean was best."""
+        if self._unread:
+            for loss in torch.stack(self._unread).tolist():
+                self._add(loss)
+            self._unread = []
+        return self._since
+
+    def _add(self, loss: float) -> None:
         self._seen += 1
         # Bias correction: the early mean must not be drawn towards its initial zero.
         new = (1 - _SMOOTHING) / (1 - _SMOOTHING**self._seen)
-        self.smooth += new * (loss - self.smooth)
-        if self.smooth < self._best * (1 - self.tolerance):
-            self._best, self._since = self.smooth, 0
+        self._smooth += new * (loss - self._smooth)
+        if self._smooth < self._best * (1 - self.tolerance):
+            self._best, self._since = self._smooth, 0
         else:
             self._since += 1
-        return 0 < self.patience <= self._since
 
 
 def _chunks(

@@ -120,7 +120,7 @@ def match_released(
                     ctx.task, weights, images, target, matching, door.class_clip, seen
                 )
                 optimiser.step()
-            if watch.settled(float(loss)):  # the loss against a release: post-processing
+            if watch.settled(loss):  # the loss against a release: post-processing
                 break
         ctx.progress(number + 1, len(plan))
     images.grad = None

@@ -73,6 +73,16 @@ def score(task: Task, params: Params, records: Records) -> Scores:
     return _score(task, params, chunks, None if groups is None else groups[records.index])
 
 
+@torch.no_grad()
+def losses(task: Task, params: Params, records: Records) -> Tensor:
+    """The loss of every record."""
+    found = []
+    for positions in torch.arange(len(records)).split(task.chunk):
+        x, y = records.take(positions)
+        found.append(task.loss(task.model.inference(params, x)[-1], y).cpu())
+    return torch.cat(found)
+
+
 def score_set(task: Task, params: Params, synthetic: SyntheticSet) -> Scores:
     """One pass over synthetic images; of a soft label the most probable class counts."""
     chunk = task.chunk
@@ -88,26 +98,26 @@ def _score(
     confidences: list[Tensor] = []
     labels: list[Tensor] = []
     predicted: list[Tensor] = []
-    loss = 0.0
+    totals: list[Tensor] = []
     for x, y in chunks:
         logits = task.model.inference(params, x)[-1]
         chosen = logits.argmax(-1)
-        hits = (chosen == y).cpu().double()
-        right.append(hits.view(len(hits), -1).mean(1))
-        loss += float(task.loss(logits, y).sum())
+        right.append((chosen == y).view(len(y), -1))
+        totals.append(task.loss(logits, y).sum())
         if logits.dim() == 2:
-            confidences.append(logits.softmax(1).amax(1).cpu())
-            labels.append(y.cpu())
-            predicted.append(chosen.cpu())
-    shares = torch.cat(right)
+            confidences.append(logits.softmax(1).amax(1))
+            labels.append(y)
+            predicted.append(chosen)
+    # Read once, at the end: an accelerator need not wait for every chunk.
+    shares = torch.cat(right).cpu().double().mean(1)
     return Scores(
-        loss / len(shares),
+        sum(torch.stack(totals).tolist()) / len(shares),
         shares,
         task.classes,
-        torch.cat(confidences) if confidences else None,
-        torch.cat(labels) if labels else None,
+        torch.cat(confidences).cpu() if confidences else None,
+        torch.cat(labels).cpu() if labels else None,
         groups,
-        torch.cat(predicted) if predicted else None,
+        torch.cat(predicted).cpu() if predicted else None,
     )
 
 

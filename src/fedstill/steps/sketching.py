@@ -101,7 +101,7 @@ def distil_images(
     images = start.detach().clone()
     optimiser = torch.optim.Adam([images], lr=how.learning_rate)
     order = rng.at("networks").torch()
-    recent: list[float] = []
+    recent: list[Tensor] = []
     sequence: Sequence[int] = ()
     for step in range(how.steps):
         if not sequence:
@@ -115,22 +115,22 @@ def distil_images(
         if progress:
             progress(step + 1, how.steps)
     images.grad = None
-    return images, sum(recent) / max(1, len(recent))
+    return images, sum(torch.stack(recent).tolist()) / len(recent) if recent else 0.0
 
 
 def _gradient(
     networks: Networks, network: int, images: Tensor, targets: Tensor
-) -> tuple[Tensor, float]:
+) -> tuple[Tensor, Tensor]:
     """The pixel gradient of the squared distance between mean vectors and targets of one network,
     times R: each network's part of a vector has length 1 / sqrt(R)."""
     at_once = classes_at_once(networks.task, images.shape[1])
     gradient = torch.empty_like(images)
-    total, scale = 0.0, len(networks.weights)
+    total, scale = images.new_zeros((), dtype=torch.float64), len(networks.weights)
     parts = zip(images.split(at_once), gradient.split(at_once), targets.split(at_once), strict=True)
     for part, into, target in parts:
         x = part.detach().requires_grad_(True)
         made = networks.vectors(networks.weights[network], x.flatten(0, 1), gradient=True)
         distance = (made.unflatten(0, x.shape[:2]).mean(1) - target).square().sum() * scale
         into.copy_(torch.autograd.grad(distance, x)[0])
-        total += float(distance.detach())
+        total += distance.detach()
     return gradient, total / len(images)

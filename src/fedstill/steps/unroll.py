@@ -178,7 +178,7 @@ def _second_order(
     chunks are summed."""
     by_x, by_y = torch.zeros_like(x), torch.zeros_like(y)
     by_w = {k: torch.zeros_like(w) for k, w in weights.items()}
-    value = 0.0
+    values: list[Tensor] = []
     rows = 0
     for part, labels in _chunks(task, x, y):
         leaves, chunk = tracked(weights), slice(rows, rows + len(part))
@@ -199,9 +199,9 @@ def _second_order(
             sum_so_far.add_(chunk_w)
         if labels.is_floating_point():
             by_y[chunk] = found[-1]
-        value += float(along.detach())
+        values.append(along.detach())
         rows += len(part)
-    return by_x, by_y, by_w, value
+    return by_x, by_y, by_w, sum(torch.stack(values).tolist())
 
 
 def _share(task: Task, weights: Params, x: Tensor, y: Tensor, of: int) -> Tensor:

@@ -79,6 +79,7 @@ AUTOMATIC: Mapping[Kind, ImageAugment] = {
     "writing": "affine+elastic",
     "grey": "dsa",
     "photo": "photo",
+    "tiny": "none",  # of 8x8 digits, warps cost points (docs/measurements.md)
     "other": "none",
 }
 

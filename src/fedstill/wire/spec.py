@@ -59,10 +59,10 @@ class TensorSpec:
             return None
         # One pass: NaN and infinity show in the smallest or the largest value.
         least, most = value.detach().aminmax()
-        smallest, largest = least.item(), most.item()
-        if not (math.isfinite(smallest) and math.isfinite(largest)):
+        if not (math.isfinite(least) and math.isfinite(most)):
             return "holds NaN or infinity"
-        if smallest < self.low or largest > self.high:
+        # As tensors: a bound is rounded as values are, and a value at the bound is within it.
+        if least < self.low or most > self.high:
             return f"has values outside {self.low:g} .. {self.high:g}{remedy_of(self.setting)}"
         return None
 

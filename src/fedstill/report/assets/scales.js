@@ -39,17 +39,21 @@ function ticks(low, high, count, whole = false) {
   return found;
 }
 
-// Round values on a logarithmic axis: powers of ten, and their 2 and 5 where there is room.
+// Round values on a logarithmic axis: powers of ten, and values between them where there is room.
 function logTicks(low, high, count) {
-  const decades = Math.log10(high / low);
-  const within = decades <= count / 3 ? [1, 2, 5] : [1];
-  const found = [];
-  for (let p = Math.floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p += 1) {
-    for (const m of within) {
-      const v = m * 10 ** p;
-      if (v >= low * 0.999 && v <= high * 1.001) found.push(v);
+  const marks = (within) => {
+    const found = [];
+    for (let p = Math.floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p += 1) {
+      for (const m of within) {
+        const v = m * 10 ** p;
+        if (v >= low * 0.999 && v <= high * 1.001) found.push(v);
+      }
     }
-  }
+    return found;
+  };
+  const fitting = [[1, 2, 5], [1, 3], [1]].map(marks).find((found) => found.length <= count);
+  if (fitting && fitting.length > 1) return fitting;
+  const found = marks([1, 2, 5]);
   const every = Math.ceil(found.length / Math.max(1, count));
   return found.filter((_, i) => i % every === 0);
 }

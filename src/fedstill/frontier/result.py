@@ -1,0 +1,125 @@
+"""The measured frontier: its points, its fronts, its table."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedstill.draw.numbers import in_bytes, in_percent
+from fedstill.frontier.points import Measured, front
+from fedstill.report.table import as_markdown
+
+HEAD = ("method", "rounds", "uploaded", "accuracy", "95% interval", "seeds", "server sees", "front")
+TEXTS = 1  # columns before the numbers
+NOTE = (
+    "front: * on the Pareto front of the methods that send no records; "
+    "(*) only on that of all methods"
+)
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Accuracy against uploaded bytes, for several methods on one partition of one data set.
+
+    ``left_out`` says what was not measured and why; ``failed`` counts the cells whose runs broke
+    off. ``page`` is the HTML file; ``frontier.csv`` and others are beside it.
+    """
+
+    title: str
+    points: tuple[Measured, ...]
+    left_out: tuple[str, ...]
+    failed: int
+    page: Path
+
+    @cached_property
+    def front(self) -> list[Measured]:
+        """The Pareto front of the methods that send no records."""
+        return front(point for point in self.points if not point.cell.sends_records)
+
+    @cached_property
+    def front_with_records(self) -> list[Measured]:
+        """The Pareto front of all methods."""
+        return front(self.points)
+
+    def mark(self, point: Measured) -> str:
+        """'*' on the front of methods that send no records, '(*)' on the front of all methods."""
+        if point in self.front:
+            return "*"
+        return "(*)" if point in self.front_with_records else ""
+
+    @cached_property
+    def rows(self) -> list[list[str]]:
+        """The table as people read it: the end of every cell, and all points of the fronts."""
+        shown = [point for point in self.points if point.last or self.mark(point)]
+        return [self._row(point) for point in sorted(shown, key=lambda p: p.up_bytes)]
+
+    def _row(self, point: Measured) -> list[str]:
+        return [
+            point.cell.name,
+            str(point.round),
+            in_bytes(point.up_bytes),
+            in_percent(point.accuracy),
+            _interval_text(point),
+            str(len(point.accuracies)),
+            point.reveals,
+            self.mark(point),
+        ]
+
+    def records(self) -> list[dict[str, Any]]:
+        """All points as plain values: shares and bytes."""
+        return [
+            {
+                "line": point.cell.line,
+                "size": point.cell.size,
+                "group": point.cell.group,
+                "round": point.round,
+                "up_bytes": point.up_bytes,
+                "accuracy": point.accuracy,
+                "low": point.interval[0] if point.interval else None,
+                "high": point.interval[1] if point.interval else None,
+                "accuracies": list(point.accuracies),
+                "sends_records": point.cell.sends_records,
+                "epsilon": point.epsilon,
+                "front": self.mark(point),
+            }
+            for point in self.points
+        ]
+
+    def __str__(self) -> str:
+        lines = [list(HEAD), *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
+        return "\n".join([*text, *(f"left out: {why}" for why in self.left_out)])
+
+
+def _interval_text(point: Measured) -> str:
+    if point.interval is None:
+        return "-"
+    low, high = point.interval
+    return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def as_csv(records: Sequence[dict[str, Any]]) -> str:
+    """All points, one per line; the accuracies of the seeds separated by blanks."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        seeds = " ".join(f"{value:.6g}" for value in record["accuracies"])
+        writer.writerow({**record, "accuracies": seeds})
+    return file.getvalue()
+
+
+def as_document(found: Frontier) -> str:
+    """The table as a Markdown page."""
+    note = NOTE.replace("*", r"\*")
+    parts = [f"# {found.title}", as_markdown(HEAD, found.rows, texts=TEXTS).rstrip(), f"{note}."]
+    if found.left_out:
+        parts.append("\n".join(["Left out:", "", *(f"- {why}" for why in found.left_out)]))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,132 @@
+"""What would keep an accelerator waiting: values read in loops, tensors on the wrong device.
+
+There is none here. The meta device takes its place: it refuses to mix with another device and to
+give out a value.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedstill.models import ConvNet
+from fedstill.records import Records, Split
+from fedstill.rng import Rng
+from fedstill.scaling import Scaling
+from fedstill.steps.classes import ByClass
+from fedstill.steps.condense import Condensation, condense
+from fedstill.steps.distil import PixelSteps, match_distribution
+from fedstill.steps.fit import fit
+from fedstill.steps.gradient_matching import DC
+from fedstill.steps.local_sgd import local_sgd
+from fedstill.steps.matching import Matching, class_means, pixel_gradient
+from fedstill.steps.scores import score
+from fedstill.steps.sketching import Distilling, Networks, distil_images
+from fedstill.steps.training import Training
+from fedstill.types import ClientContext, Params, Task
+
+META = torch.device("meta")
+MODEL = ConvNet((1, 8, 8), 3, width=4)
+SCALING = Scaling((0.5,), (0.5,))
+TRAINING = Training(0.1, 0.9, batch_size=2, epochs=1)
+PIXELS = PixelSteps("sgd", 1.0, 0.5, real_batch=4)
+
+
+def task(device: torch.device) -> Task:
+    return Task(MODEL, MODEL.shape, MODEL.classes, 1, 1, SCALING, device)
+
+
+def weights(device: torch.device) -> Params:
+    return {name: value.to(device) for name, value in MODEL.init(Rng(0).torch()).items()}
+
+
+def context(device: torch.device) -> ClientContext:
+    split = Split(torch.zeros(12, 1, 8, 8, dtype=torch.uint8), torch.arange(12) % 3)
+    records = Records(split, torch.arange(12), SCALING, device)
+    return ClientContext(task(device), 1, 0, Rng(0), data=records)
+
+
+def images(device: torch.device) -> Tensor:
+    return torch.randn(3, 2, 1, 8, 8, generator=Rng(1).torch()).to(device)
+
+
+def matching_step(device: torch.device) -> list[Tensor]:
+    x, slots = images(device).flatten(0, 1), torch.arange(6, device=device) % 3
+    chunks = [(x, slots)]
+    means = class_means(task(device), weights(device), chunks, torch.full((3,), 2), Matching())
+    return list(pixel_gradient(task(device), weights(device), images(device), means, Matching()))
+
+
+def server_training(device: torch.device) -> list[Tensor]:
+    x, y = images(device).flatten(0, 1), torch.arange(6, device=device) % 3
+    return list(fit(task(device), weights(device), x, y, Rng(0), TRAINING).values())
+
+
+def augmented_training(device: torch.device) -> list[Tensor]:
+    how = Training(0.1, 0.9, batch_size=2, epochs=1, augment="dsa")
+    x, y = images(device).flatten(0, 1), torch.arange(6, device=device) % 3
+    return list(fit(task(device), weights(device), x, y, Rng(0), how).values())
+
+
+def local_training(device: torch.device) -> list[Tensor]:
+    return list(local_sgd(context(device), weights(device), TRAINING).values())
+
+
+@pytest.mark.parametrize(
+    "step", [matching_step, server_training, augmented_training, local_training]
+)
+def test_everything_stays_on_the_device(step: Callable[[torch.device], list[Tensor]]) -> None:
+    assert {tensor.device for tensor in step(META)} == {META}
+
+
+def progressed(loop: Callable[[Callable[[int, int], None]], object]) -> list[int]:
+    """The steps that a loop makes before it first reads a value, which the device refuses."""
+    made: list[int] = []
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        loop(lambda step, _steps: made.append(step))
+    return made
+
+
+def distribution_matching(progress: Callable[[int, int], None]) -> object:
+    ctx = dataclasses.replace(context(META), progress=progress)
+    by_class, plan = ByClass(ctx.records), [Matching()] * 4
+    return match_distribution(ctx, by_class, weights(META), 1.0, images(META), plan, PIXELS)
+
+
+def sketching(progress: Callable[[int, int], None]) -> object:
+    networks = Networks(task(META), (weights(META), weights(META)), 2)
+    targets = torch.zeros(3, 2, networks.size, device=META)
+    how = Distilling(4, 0.1)
+    return distil_images(networks, targets, images(META), how, Rng(0), progress)
+
+
+def condensing(progress: Callable[[int, int], None]) -> object:
+    ctx = dataclasses.replace(context(META), progress=progress)
+    plan = Condensation(1, 4, TRAINING, PIXELS, DC)
+    return condense(ctx, ByClass(ctx.records), images(META), plan)
+
+
+@pytest.mark.parametrize("loop", [distribution_matching, sketching, condensing])
+def test_the_loss_is_read_after_the_last_step(
+    loop: Callable[[Callable[[int, int], None]], object],
+) -> None:
+    assert progressed(loop) == [1, 2, 3, 4]
+
+
+def test_an_evaluation_is_read_after_the_last_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = context(META)
+    many = Records(ctx.records.split, torch.arange(12).repeat(50), SCALING, META)
+    taken: list[int] = []
+    take = Records.take
+
+    def counted(records: Records, positions: Tensor) -> tuple[Tensor, Tensor]:
+        taken.append(len(positions))
+        return take(records, positions)
+
+    monkeypatch.setattr(Records, "take", counted)
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        score(ctx.task, weights(META), many)
+    assert sum(taken) == len(many)
+    assert len(taken) > 1
