@@ -103,6 +103,7 @@ def test_auto_depends_on_what_is_public_alone() -> None:
     assert kind_of("my-table", (13,)) == "other"
     assert kind_of("my-cubes", (7, 5, 5)) == "other"
     assert kind_of("digits", (1, 8, 8)) == "tiny"
+    assert kind_of("digits", (273,)) == "other"  # vectors of a feature map
     assert kind_of("my-icons", (3, 32, 15)) == "tiny"
     assert kind_of("my-icons", (3, 16, 16)) == "photo"
     assert {source.kind for source in SOURCES.values()} <= {*get_args(Kind), None}
