@@ -10,7 +10,7 @@ _MOST_OWNERS, _LONGEST_OWNER = 6, 40  # names of owners in a run's first line, a
 
 # Points of accuracy that noise costs `analytic` on MNIST, by its length in a class mean
 # (docs/measurements.md, "Statistics in one round").
-_LOST_ON_MNIST = ((0.15, 6), (0.28, 12), (0.53, 20), (1.2, 42))
+_LOST_ON_MNIST = ((0.15, 7), (0.28, 12), (0.53, 30), (1.2, 39))
 
 
 def notes(built: BuiltExperiment, first: bool) -> Iterator[str]:
@@ -74,6 +74,6 @@ def _noise(built: BuiltExperiment) -> str | None:
         return None
     return (
         f"warning: the noise in a class mean will be {noise:.2g} times as long as the vectors "
-        f"that it is a mean of; on MNIST that much costs {cost} points of accuracy or more; raise "
+        f"that it is a mean of; on MNIST that much cost about {cost} points of accuracy; raise "
         f"epsilon, or use shorter vectors (they have {size} numbers)"
     )
