@@ -25,7 +25,7 @@ test: $(READY) ## the fast tests, with coverage
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not browser" --durations=25 --cov --cov-report=term
 
 slow: $(READY_SLOW) ## the slow tests: killed processes, real command lines, Flower
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup --durations=25
 
 browser: $(READY) ## the pages in headless Chromium; screenshots go to build/screenshots
 	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }

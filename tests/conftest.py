@@ -32,6 +32,23 @@ def own_cache() -> Iterator[None]:
         yield
 
 
+# Tests that start Flower's programs, or Ray. Each starts many processes and waits for them: one
+# after the other, in one of `make slow`'s processes, while the others have the rest.
+_STARTS_FLOWER = (
+    "/test_flower_",
+    "/deploy/test_",
+    "test_tutorials.py::test_the_tutorial_works[deploy]",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group slow tests for `--dist loadgroup`."""
+    for item in items:
+        slow = item.get_closest_marker("slow") is not None
+        if slow and any(part in item.nodeid for part in _STARTS_FLOWER):
+            item.add_marker(pytest.mark.xdist_group("flower"))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--most-seconds", type=float, help="begin no further test after this long")
 

@@ -1,0 +1,85 @@
+"""What starting costs: processor seconds of commands that need no PyTorch, and of a client's first
+step in a new process.
+
+Every measurement is a process of its own; the least of some repeats counts, because the machine is
+shared. To compare with another version, name the folder of its sources: the two take turns.
+
+    python benchmarks/start.py [--repeats 5] [--other DIR/src]
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[1] / "src"
+COMMANDS = {
+    "fedstill --help": "--help",
+    "fedstill list": "list",
+    "fedstill run --help": "run --help",
+    "an unknown method": "run fedavgg",
+    "an unknown setting": "run fedavg --set method.local_epoch=3",
+    "a bad value": "run fedavg --set method.local_epochs=0",
+}
+# A worker process up to its first pixel step, and the same in a process of Flower's.
+FIRST_STEP = """
+import tempfile, pathlib, warnings
+warnings.simplefilter("ignore")
+{first}
+import fedstill.engine.worker
+from fedstill import wire
+from fedstill.build import build
+from fedstill.client import Work
+from fedstill.types import ServerContext
+built = build({{"method": "{method}"}})
+context = ServerContext(built.task, 1, built.rng)
+down = built.method.broadcast(context, built.method.init(context))
+data = wire.encode(down, built.method.download(built.task))
+def stop(*_):
+    raise SystemExit
+built.runner.answer(Work(1, 0, data, None), stop)
+"""
+FLOWER = """
+from flwr.supernode.cli import flwr_clientapp
+import fedstill.engine.flower.client_app
+"""
+
+
+def seconds(call: list[str], sources: Path) -> float:
+    """Processor time of this process, in user and system mode."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(sources)}
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(call, capture_output=True, env=environment, cwd=folder, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--other", type=Path)
+    asked = parser.parse_args()
+    python = sys.executable
+    calls = {
+        name: [python, "-m", "fedstill", *arguments.split()] for name, arguments in COMMANDS.items()
+    }
+    for method in ("feddm", "fedavg"):
+        code = FIRST_STEP.format(method=method, first="")
+        calls[f"a worker to its first step of {method}"] = [python, "-c", code]
+    code = FIRST_STEP.format(method="feddm", first=FLOWER)
+    calls["a Flower node's process to its first step of feddm"] = [python, "-c", code]
+    versions = [HERE] if asked.other is None else [asked.other.resolve(), HERE]
+    for name, call in calls.items():
+        taken: dict[Path, list[float]] = {version: [] for version in versions}
+        for _ in range(asked.repeats):
+            for version in versions:
+                taken[version].append(seconds(call, version))
+        print(f"{name}: " + " -> ".join(f"{min(times):.2f} s" for times in taken.values()))
+
+
+if __name__ == "__main__":
+    main()
