@@ -99,6 +99,7 @@ def test_auto_depends_on_what_is_public_alone() -> None:
     assert kind_of("digit-five", (3, 32, 32)) == "writing"
     assert kind_of("fashion-mnist", (1, 28, 28)) == "grey"
     assert kind_of("cifar10", (3, 32, 32)) == "photo"
+    assert kind_of("digits", (64,)) == "other"  # features of them, as a worker process gets them
     assert kind_of("my-scans", (1, 64, 64)) == "grey"
     assert kind_of("my-table", (13,)) == "other"
     assert kind_of("my-cubes", (7, 5, 5)) == "other"
