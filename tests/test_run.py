@@ -88,7 +88,7 @@ def test_a_run_says_what_it_chose(tmp_path: Path) -> None:
     small = {"method.images_per_class": 1, "method.server_steps": 1, "model.width": 2}
     options = {**FAST, "rounds": 1, "observer": Notes()}
     result = fedstill.run("real", out=tmp_path / "real", set=small, **options)
-    chosen = "wire.up = bits8+zstd, method.server_augment = auto: affine+elastic"
+    chosen = "wire.up = bits8+zstd, method.server_augment = auto: none"
     assert notes == [chosen]
     config = (tmp_path / "real" / "config.toml").read_text()
     assert 'up = "bits8+zstd"' in config
