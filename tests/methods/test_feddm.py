@@ -4,7 +4,7 @@ import dataclasses
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ import torch
 import fedstill
 from fedstill.errors import RequestError, RunError
 from fedstill.methods.feddm import FedDM
+from fedstill.methods.psg import PSG
 from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, Surrogate
 from fedstill.models import MLP, ConvNet
@@ -137,6 +138,17 @@ def test_given_steps_come_before_epochs_and_epochs_before_default_steps() -> Non
         reply, _ = method.client(ctx, method.broadcast(server, start), None)
         method.server(server, start, [Reply(0, reply)])
         assert made[-1] == (expected, expected)
+
+
+def test_default_steps_depend_on_the_kind_of_records() -> None:
+    task = digits(0, 1).task
+    steps = {
+        kind: FedDM().steps_on(dataclasses.replace(task, kind=kind)) for kind in get_args(Kind)
+    }
+    assert steps == {"writing": 600, "grey": 600, "photo": 600, "tiny": 150, "other": 40}
+    assert FedDM(server_epochs=3).steps_on(task) is None  # counted in epochs
+    assert PSG(server_steps=7).steps_on(task) == 7  # though its epochs have a default
+    assert PSG().steps_on(task) is None
 
 
 def test_images_start_from_records_of_their_class_or_from_noise() -> None:

@@ -103,6 +103,7 @@ def test_auto_depends_on_what_is_public_alone() -> None:
     assert kind_of("my-scans", (1, 64, 64)) == "grey"
     assert kind_of("my-table", (13,)) == "other"
     assert kind_of("my-cubes", (7, 5, 5)) == "other"
+    assert kind_of("mnist", (392,)) == "other"  # its features
     assert kind_of("digits", (1, 8, 8)) == "tiny"
     assert kind_of("digits", (273,)) == "other"  # vectors of a feature map
     assert kind_of("my-icons", (3, 32, 15)) == "tiny"
