@@ -94,7 +94,7 @@ def check_interruption(deployment: Deployment) -> None:
     deployment.wait((deployment.folder / "waiting" / "config.toml").exists, FOREVER, "interrupted")
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(FOREVER) == 130
-    (line,) = [x for x in deployment.log("interrupted").splitlines() if "goes on without" in x]
+    (line,) = [x for x in deployment.log("interrupted").splitlines() if "continues without" in x]
     number = line.split("run ", 1)[1].split()[0]
     process = deployment.start("stopped", [*words[:-1], "second"])
     deployment.wait((deployment.folder / "second" / "config.toml").exists, FOREVER, "stopped")

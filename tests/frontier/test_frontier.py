@@ -158,6 +158,7 @@ def test_what_is_done_is_reused_and_what_was_stopped_goes_on(tmp_path: Path) -> 
     folder = tmp_path / "real-script-alert-1-script-1-image-per-class" / "seed-0"
     assert json.loads((folder / "summary.json").read_text())["rounds_done"] == 1
     first = measured(tmp_path, methods=["real"])
+    assert first.page.name == "frontier-part.html"  # not that of all methods
     again = Recorder(interrupt=True)  # would stop a run, if there were one
     second = measured(tmp_path, methods=["real"], watcher=again)
     assert [done for _, done in again.begun_cells] == [True, True]

@@ -119,6 +119,21 @@ def test_defaults_that_follow_from_the_method_are_in_no_name(tmp_path: Path) -> 
     ]
 
 
+def test_a_network_that_the_method_prefers_is_in_no_name(tmp_path: Path) -> None:
+    """`analytic` is a linear classifier; the other's network follows from its data."""
+    folders = [
+        with_settings(written_run(tmp_path / "a"), model={"name": "mlp"}),
+        with_settings(written_run(tmp_path / "b", method="analytic"), model={"name": "linear"}),
+    ]
+    assert [e.label for e in compare(folders).entries] == ["fedavg", "analytic"]
+    folders.append(with_settings(written_run(tmp_path / "c"), model={"name": "convnet"}))
+    assert [e.label for e in compare(folders).entries] == [
+        "fedavg, model mlp",
+        "analytic",
+        "fedavg, model convnet",
+    ]
+
+
 def test_equal_names_are_told_apart_by_the_first_thing_that_differs(tmp_path: Path) -> None:
     private = {"epsilon": 2.0, "sigma": 1.0}
     folders = [

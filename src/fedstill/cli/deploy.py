@@ -186,7 +186,7 @@ def run_command(
     """Start a run on the SuperLink, show its log, and end as it ends.
 
     DIR is the app's folder. Exit code 0: done; 1: the run failed; 2: the request is wrong; 130:
-    stopped, or this command was interrupted (the run itself goes on).
+    stopped, or this command was interrupted (the run itself continues).
     """
     from fedstill.engine.flower import require_flower
 

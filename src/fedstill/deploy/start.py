@@ -38,7 +38,7 @@ def run_app(app: Path, *, resume: bool, out: Path | None, show: Callable[[str], 
             status = _follow(superlink, number, show)
         except KeyboardInterrupt:
             raise Interrupted(
-                f"run {number} goes on without this terminal; with FLWR_HOME={flower_home(app)}, "
+                f"run {number} continues without this terminal; with FLWR_HOME={flower_home(app)}, "
                 f"`flwr log {number} {LINK}` shows it and `flwr stop {number} {LINK}` stops it"
             ) from None
         except Unreachable as error:

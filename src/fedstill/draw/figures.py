@@ -155,11 +155,22 @@ def _paint(figure: Figure, on: Canvas) -> None:
     for series in filled:
         _curve(series, axes.at, on)
     named = [s for s in filled if s.name][:_MOST_NAMES]
-    room = max((text_width(s.name, 11) for s in named), default=0.0)
+    room = min(max((text_width(s.name, 11) for s in named), default=0.0), 260) + 30
+    x, top = _legend_x(filled, axes, room, len(named) * 16), _BOTTOM - 14 - (len(named) - 1) * 16
     for row, series in enumerate(named):
-        x, y = _RIGHT - min(room, 260) - 30, _BOTTOM - 14 - (len(named) - 1 - row) * 16
+        y = top + row * 16
         on.line([(x, y), (x + 16, y)], COLOURS[series.colour % 8], 3, series.dashed)
         on.text(x + 22, y, fitted(series.name, 11, 260), 11, _INK, "l")
+
+
+def _legend_x(filled: Sequence[Series], axes: Axes, room: float, height: float) -> float:
+    """Below on the right, or on the left where fewer points would be covered."""
+
+    def covered(left: float) -> int:
+        places = [axes.at(*place) for series in filled for place in series.places]
+        return sum(left - 8 < x < left + room and y > _BOTTOM - height - 14 for x, y in places)
+
+    return min(_RIGHT - room, _LEFT + 10, key=covered)
 
 
 def _curve(series: Series, at: Callable[[float, float], Place], on: Canvas) -> None:

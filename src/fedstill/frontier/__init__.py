@@ -84,7 +84,8 @@ def frontier(
         points=tuple(points_of(outcomes)),
         left_out=tuple(f"{o.cell.name}: {why}" for o in outcomes for why in o.missing),
         failed=sum(outcome.failed for outcome in outcomes),
-        page=folder / "frontier.html",
+        # A part has its own files: it must not replace those of the whole grid.
+        page=folder / ("frontier-part.html" if methods else "frontier.html"),
     )
     _refuse_nothing(found, outcomes)
     write_frontier(found)

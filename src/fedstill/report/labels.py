@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedstill.config import deciding
-from fedstill.config.nested import Table
+from fedstill.config.nested import Table, flat
+from fedstill.methods import METHODS
 from fedstill.report.sentences import defaults_of
 from fedstill.report.source import RunView
 
@@ -18,6 +19,7 @@ class _Known:
 
     settings: Table
     usual: frozenset[str]
+    preferred: frozenset[str]  # of these, what its method prefers: `Method.DEFAULTS`
 
     @property
     def private(self) -> bool:
@@ -50,8 +52,10 @@ def labels(runs: Sequence[RunView]) -> list[str]:
 
 def _known(run: RunView) -> _Known:
     settings, usual = settings_of(run), defaults_of(run)
-    at_default = (key for key, value in settings.items() if key in usual and usual[key] == value)
-    return _Known(settings, frozenset(at_default))
+    at_default = {key for key, value in settings.items() if key in usual and usual[key] == value}
+    method = METHODS.get(str(settings.get("method.name")))
+    preferred = flat(method.DEFAULTS) if method is not None else {}
+    return _Known(settings, frozenset(at_default), frozenset(at_default & preferred.keys()))
 
 
 def _told_apart(names: Sequence[str], more: Sequence[str]) -> list[str]:
@@ -64,12 +68,17 @@ def _told_apart(names: Sequence[str], more: Sequence[str]) -> list[str]:
 def _distinguishes(key: str, this: _Known, known: Sequence[_Known]) -> bool:
     """Whether a setting differs from that of a run it can be compared with: settings of a method,
     a network or a mechanism are those of the same one only. Where both runs have the default of
-    their methods (the codec, a network that a method prefers), the method's name says it."""
+    their methods (the codec), or one of them has what its method prefers (a linear classifier), the
+    method's name says it."""
     settings = this.settings
     if key in _OWN_COLUMN or (key == "privacy.sigma" and "privacy.epsilon" in settings):
         return False
     section, _, name = key.partition(".")
-    rivals = [r for r in known if not (key in this.usual and key in r.usual)]
+    if key in this.preferred:
+        return False
+    rivals = [
+        r for r in known if key not in r.preferred and not (key in this.usual and key in r.usual)
+    ]
     if name not in ("", "name"):
         same = f"{section}.name"
         rivals = [r for r in rivals if r.settings.get(same) == settings.get(same)]
