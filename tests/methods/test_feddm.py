@@ -19,7 +19,7 @@ from fedstill.models import MLP, ConvNet
 from fedstill.records import Records, Split, SyntheticSet
 from fedstill.rng import Rng
 from fedstill.runs.sets import load_set
-from fedstill.scaling import Scaling
+from fedstill.scaling import Kind, Scaling
 from fedstill.steps import distil, matching
 from fedstill.steps.arithmetic import norm, subtract
 from fedstill.testing import as_vector, toy_experiment, toy_run
