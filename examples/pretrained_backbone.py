@@ -31,7 +31,7 @@ STAGES = (
     (4, 5, 2, 6, 112, 192),
     (1, 3, 1, 6, 192, 320),
 )
-SIDE = 96  # pixels: the images are enlarged to this
+SIDE = 128  # pixels: the images are enlarged to this
 
 
 def same(x: Tensor, kernel: int, stride: int) -> Tensor:

@@ -57,6 +57,15 @@ def test_a_client_that_alone_has_a_class_makes_the_most_noise() -> None:
     assert noise_in_means(run.plan, 100) == pytest.approx(before * 150 / 250 / math.sqrt(3))
 
 
+def test_a_private_run_says_how_it_spends_its_budget_and_why() -> None:
+    plan = next(note for note in notes(built(1.0), first=True) if note.startswith("plan: "))
+    assert plan.startswith("plan: 1 access per client and round, to all records, with sigma 3.7")
+    request = {"method": "fedavg", "clients": 3, "privacy": {"epsilon": 3.0, "public_size": 500}}
+    sampled = build(request).planned()
+    plan = next(note for note in notes(sampled, first=True) if note.startswith("plan: "))
+    assert "to samples of 0.1 of the records" in plan
+
+
 @pytest.mark.parametrize(("epsilon", "warned"), [(0.01, True), (50.0, False)])
 def test_a_budget_too_small_is_said_before_the_run(epsilon: float, warned: bool) -> None:
     found = [note for note in notes(built(epsilon), first=True) if "the noise in a class" in note]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from fedstill.build import BuiltExperiment
+from fedstill.draw.numbers import counted
 from fedstill.errors import printable
 from fedstill.privacy.noise_share import noise_in_means
 
@@ -19,6 +20,7 @@ def notes(built: BuiltExperiment, first: bool) -> Iterator[str]:
     found = (
         _choices(built),
         _private_defaults(built),
+        _plan(built),
         start,
         _small_rounds(built),
         _noise(built),
@@ -60,6 +62,24 @@ def _choices(built: BuiltExperiment) -> str | None:
     if built.method.sends_sets:
         chosen = {"wire.up": built.experiment.wire.up, **chosen}
     return ", ".join(f"{key} = {value}" for key, value in chosen.items()) or None
+
+
+def _plan(built: BuiltExperiment) -> str | None:
+    """How the budget of a private run is spent, and why like this."""
+    plan = built.plan
+    if plan is None:
+        return None
+    each = "all records" if plan.rate == 1 else f"samples of {plan.rate:.3g} of the records"
+    first = "" if plan.first is None else f" (the first round: {plan.first})"
+    why = (
+        "a sum over all records has the least noise for its cost, and serves many steps"
+        if plan.rate == 1
+        else "small samples cost less each, which suits a method that needs a new sum for each step"
+    )
+    return (
+        f"plan: {counted(plan.accesses, 'access')} per client and round{first}, to {each}, with "
+        f"sigma {plan.sigma:.3g}: {why}"
+    )
 
 
 def _noise(built: BuiltExperiment) -> str | None:
