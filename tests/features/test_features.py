@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedstill.build import build
+from fedstill.data.mapped import mapped
 from fedstill.errors import RequestError
 from fedstill.features import FEATURES, Backbone, make_features, projected
 from fedstill.features.orientation import Orientation
@@ -117,6 +119,30 @@ class Endless(nn.Module):
 def test_an_unusable_backbone_is_refused(module: nn.Module, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         Backbone(module, (1, 8, 8))
+
+
+class Enlarged(nn.Module):
+    """The same layers and weights for every side: only ``forward`` knows it."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+        self.flatten = nn.Flatten()
+
+    def forward(self, x: Tensor) -> Tensor:
+        larger = nn.functional.interpolate(x, size=(self.side, self.side), mode="bilinear")
+        pooled: Tensor = self.flatten(nn.functional.adaptive_max_pool2d(larger, 2))
+        return pooled
+
+
+def test_vectors_of_another_forward_are_not_taken_from_the_cache() -> None:
+    """After a change in the user's code the weights are the same, and the vectors are not."""
+    built = build({"method": "analytic", "data": "digits", "features": "pixels"})
+    small, large = (
+        mapped(built.dataset, Backbone(Enlarged(side), (1, 8, 8)), torch.device("cpu"), False)
+        for side in (8, 12)
+    )
+    assert not torch.equal(small.test.inputs, large.test.inputs)
 
 
 def test_a_backbone_keeps_its_weights_and_is_known_by_them() -> None:

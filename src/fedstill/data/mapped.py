@@ -32,7 +32,7 @@ def mapped(dataset: Dataset, features: FeatureMap, device: torch.device, alone: 
     if not len(dataset.train) and not len(dataset.test):  # a node that has opened no records
         return _with(dataset, both())
     raw = Decoded(dataset.train, dataset.test, dataset.class_names).fingerprint()
-    made_from = {"records": raw, "scaling": str(dataset.scaling), "features": repr(features)}
+    made_from = {"records": raw, "scaling": str(dataset.scaling), "features": features.fingerprint}
     kept, _ = cached("features", (), {**made_from, "device": device.type, "alone": alone}, both)
     return _with(dataset, kept)
 

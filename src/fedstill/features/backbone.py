@@ -38,9 +38,19 @@ class Backbone(FeatureMap):
     def __call__(self, x: Tensor) -> Tensor:
         return unit(self._module.to(x.device)(x).float())
 
-    def _tested(self) -> int:
+    @cached_property
+    def fingerprint(self) -> str:
+        """Weights and layers do not tell what the user's ``forward`` does with them: its outputs
+        for random inputs do."""
+        outputs = self(self._probes()).contiguous().view(-1).view(torch.uint8).numpy()
+        return f"{self!r} {hashlib.sha256(outputs).hexdigest()}"
+
+    def _probes(self) -> Tensor:
         generator = torch.Generator().manual_seed(0)
-        x = torch.randn(max(_PROBES), *self.shape, generator=generator)
+        return torch.randn(max(_PROBES), *self.shape, generator=generator)
+
+    def _tested(self) -> int:
+        x = self._probes()
         try:
             with torch.no_grad():
                 alone, *batches = (self._module(x[:number]) for number in (1, *_PROBES))

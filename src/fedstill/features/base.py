@@ -26,6 +26,11 @@ class FeatureMap(ABC):
         """How many inputs at a time are fast."""
         return 256
 
+    @property
+    def fingerprint(self) -> str:
+        """What kept vectors are found by on this machine."""
+        return repr(self)
+
 
 def unit(vectors: Tensor, least: float = 1e-12) -> Tensor:
     """Each row divided by its norm, or by ``least`` if that is larger; zeros stay zeros."""
