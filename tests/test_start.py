@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 import fedstill
 from fedstill.build import build
 from fedstill.errors import Interrupted, RequestError
+from fedstill.forecast import notes
 from fedstill.observe.observer import Observer
 from fedstill.privacy.accounting import epsilon_of
 from fedstill.runs.folder import RunFolder
@@ -88,6 +89,13 @@ def test_one_ledger_pays_for_both(tmp_path: Path) -> None:
     assert 1.9 < expected[-1] <= 2.0
     assert result.synthetic(1).images.shape[0] == 200  # of the sketch
     assert result.synthetic(2).images.shape[0] == 2 * 10
+
+
+def test_a_run_says_whose_the_first_round_is() -> None:
+    built = build({"method": "feddm", "start": "sketch", "rounds": 2})
+    said = "round 1 is sketch's: feddm goes on from its weights"
+    assert said in list(notes(built, first=True))
+    assert said not in list(notes(built, first=False))
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])

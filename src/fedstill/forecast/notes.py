@@ -21,6 +21,7 @@ def notes(built: BuiltExperiment, first: bool) -> Iterator[str]:
         _choices(built),
         _private_defaults(built),
         _plan(built),
+        _first_round(built) if first else None,
         start,
         _small_rounds(built),
         _noise(built),
@@ -62,6 +63,13 @@ def _choices(built: BuiltExperiment) -> str | None:
     if built.method.sends_sets:
         chosen = {"wire.up": built.experiment.wire.up, **chosen}
     return ", ".join(f"{key} = {value}" for key, value in chosen.items()) or None
+
+
+def _first_round(built: BuiltExperiment) -> str | None:
+    """That another method makes the first round."""
+    if built.start is None:
+        return None
+    return f"round 1 is {built.name_in(1)}'s: {built.name_in(2)} goes on from its weights"
 
 
 def _plan(built: BuiltExperiment) -> str | None:
