@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,21 +88,12 @@ def set_join_timeout(deployment: Deployment, seconds: float) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def interrupted(process: "subprocess.Popen[bytes]") -> int:
-    """The exit code after Ctrl-C. An interrupt that arrives inside a callback of gRPC may be lost
-    there: then it is pressed again, as a user would."""
-    for _ in range(20):
-        os.kill(process.pid, signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(FOREVER / 20)
-    raise AssertionError("the command cannot be interrupted")
-
-
 def check_interruption(deployment: Deployment) -> None:
     words = [sys.executable, "-m", "fedstill", "deploy", "run", "app", "--out", "waiting"]
     process = deployment.start("interrupted", words)
     deployment.wait((deployment.folder / "waiting" / "config.toml").exists, FOREVER, "interrupted")
-    assert interrupted(process) == 130
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(FOREVER) == 130
     (line,) = [x for x in deployment.log("interrupted").splitlines() if "continues without" in x]
     number = line.split("run ", 1)[1].split()[0]
     process = deployment.start("stopped", [*words[:-1], "second"])
