@@ -70,7 +70,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 class Limits:
     """What every upload is declared to stay within, so that no message can rule or break a run.
 
-    ``records``: the most records a client may claim. ``norm``: of an update, a gradient, or
+    ``records``: the most records that a client may claim. ``norm``: of an update, a gradient, or
     anything else of the weights' shape. ``pixels``: how far a pixel may lie outside the range of
     real ones, in widths of that range.
     """

@@ -1,6 +1,5 @@
 """The example's network: its shape is that of the published weights, and a run can use it."""
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -8,18 +7,12 @@ import pytest
 import torch
 
 import fedstill
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "pretrained_backbone.py"
+from tests.examples.loading import load_example
 
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pretrained_backbone", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_example("pretrained_backbone")
 
 
 def test_its_weights_are_those_of_efficientnet_lite0(example: ModuleType) -> None:

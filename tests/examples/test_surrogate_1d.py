@@ -1,24 +1,15 @@
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 import torch
 
-PATH = Path(__file__).parents[2] / "examples" / "surrogate_1d.py"
+from tests.examples.loading import load_example
 
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("surrogate_1d", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules["surrogate_1d"] = loaded
-    spec.loader.exec_module(loaded)
-    return loaded
+    return load_example("surrogate_1d")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

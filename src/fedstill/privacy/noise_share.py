@@ -10,7 +10,7 @@ def noise_in_means(plan: PrivatePlan, size: int) -> float:
     """The expected length of the noise in a class mean of vectors of norm 1, over all clients.
 
     ``size`` is the number of numbers in a vector. Each client adds noise of sigma (times the clip)
-    to every number of its sum. How many records a class has is not known: a client's public size is
+    to every number of its sum. The sizes of the classes are not known: a client's public size is
     divided equally among the classes that it sends. The worst class is meant.
     """
     clip = math.sqrt(1 - COUNT_SHARE**2) if plan.counts_released else 1.0

@@ -70,7 +70,7 @@ def update_schema(task: Task) -> Schema[Update]:
 
 
 def record_range(task: Task, sent: bool = True) -> Range:
-    """How many records a client may say it has; 0 where it does not say."""
+    """The bounds of the number of records that a client reports; 0 where it reports none."""
     return (1, task.limits.records, "max_records") if sent else (0, 0)
 
 

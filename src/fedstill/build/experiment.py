@@ -1,16 +1,7 @@
-"""The one assembly: from a request to everything that runs, the same in every process.
-
-    request -> experiment, data, partition, mislabelling, method, model      ``build``
-            -> the plan of a private run                                     ``.planned()``
-            -> its ledgers                                                   ``.with_ledgers(...)``
-
-A run, a Flower node, a deployment, a vote, the conformance toys, ``fedstill evaluate``, ``tune``
-and ``partition`` all take what they need from here.
-"""
+"""An experiment with everything that runs it, and the objects that a user supplied for it."""
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,19 +12,15 @@ import torch
 from torch import nn
 
 from fedstill.client import ClientRecords, ClientRunner
-from fedstill.config import Experiment, Partitioning, deciding, resolve_model
+from fedstill.config import Experiment, deciding
 from fedstill.config.nested import Table, as_table
 from fedstill.config.registry import build_method, build_model, supplied_model
-from fedstill.config.resolve import check_device, resolve_with_method
 from fedstill.data import (
     Dataset,
     Partition,
     kind_of,
-    load,
     mapped,
-    mislabelled,
     parse_partition,
-    partition,
 )
 from fedstill.errors import RequestError, RunError
 from fedstill.features import Backbone
@@ -42,7 +29,7 @@ from fedstill.privacy.guards import private_form_of, refuse_leaks, refuse_partia
 from fedstill.privacy.plan import PrivatePlan, make_plan
 from fedstill.records import Records
 from fedstill.rng import Rng
-from fedstill.scaling import Kind, Scaling
+from fedstill.scaling import Scaling
 from fedstill.types import AnyMethod, Limits, ServerContext, Task
 from fedstill.wire import pixel_bits
 
@@ -333,106 +320,6 @@ class BuiltExperiment:
                 f"quorum = {self.experiment.quorum:g} lets a round end with {self.quorum} "
                 f"replies, {who} needs {needed.number}; raise quorum{remedy}"
             )
-
-
-def build(
-    request: Mapping[str, Any],
-    objects: UserObjects | None = None,
-    *,
-    dataset: Dataset | None = None,
-    partition: Partition | None = None,
-) -> BuiltExperiment:
-    """Everything that runs the experiment of this request.
-
-    Without ``dataset`` and ``partition``, they are loaded and drawn as the request says. Records
-    are mislabelled where ``[corrupt]`` says so.
-    """
-    objects = objects or UserObjects()
-    experiment, method = resolve_with_method(request, objects.method, dataset or objects.data)
-    return build_resolved(experiment, method, objects, dataset=dataset, partition=partition)
-
-
-def build_resolved(
-    experiment: Experiment,
-    method: AnyMethod,
-    objects: UserObjects | None = None,
-    *,
-    dataset: Dataset | None = None,
-    partition: Partition | None = None,
-) -> BuiltExperiment:
-    """The same for an experiment that is already resolved."""
-    objects = objects or UserObjects()
-    dataset = dataset or objects.data or load(experiment.data)
-    if partition is None:
-        partition = partitioned(experiment.partitioning, dataset, pooled=method.pooled)
-    dataset = _corrupted(experiment, dataset, partition)
-    return assemble(experiment, method, dataset, partition, objects)
-
-
-def assemble(
-    experiment: Experiment,
-    method: AnyMethod,
-    dataset: Dataset,
-    partition: Partition,
-    objects: UserObjects | None = None,
-) -> BuiltExperiment:
-    """The same for records that are already as the clients have them: nothing is mislabelled."""
-    objects = objects or UserObjects()
-    if dataset.table:
-        _refuse_augmentation(experiment, dataset)
-    given = objects.network(experiment, dataset)
-    return BuiltExperiment(experiment, dataset, partition, method, given, objects.portable)
-
-
-def _refuse_augmentation(experiment: Experiment, data: Dataset) -> None:
-    """Augmentation turns and crops images; a row of features has neither sides nor neighbours."""
-    for key, value in experiment.method.items():
-        if key.endswith("augment") and value == "dsa":
-            raise RequestError(
-                f"method.{key} = 'dsa': only images can be augmented, and '{data.name}' is a "
-                f"table; set method.{key}=none"
-            )
-
-
-def partitioned(how: Partitioning, dataset: Dataset, *, pooled: bool = False) -> Partition:
-    """The records partitioned over clients; one client has all if the method is centralised."""
-    labels = dataset.train.labels
-    rule = parse_partition(how.partition)
-    if pooled:
-        if rule.on_nodes:
-            raise RequestError(f"partition = '{rule}': a centralised method needs the records here")
-        return Partition(torch.zeros(len(labels), dtype=torch.int32), 1)
-    return partition(
-        labels,
-        rule,
-        how.clients or rule.default_clients,
-        dataset.classes,
-        Rng(how.seed).at("partition"),
-        dataset.train.groups,
-        how.allow_empty_clients,
-    )
-
-
-def network_task(
-    section: Mapping[str, Any],
-    shape: tuple[int, ...],
-    classes: int,
-    scaling: Scaling,
-    device: str = "cpu",
-    kind: Kind = "other",
-) -> tuple[Task, Table]:
-    """The task of one network by itself, and its ``[model]`` section, fully resolved."""
-    table = resolve_model(section)
-    on = check_device(device)
-    model = build_model(table, shape, classes)
-    return Task(model, shape, classes, 1, 1, scaling, on, kind=kind), table
-
-
-def _corrupted(experiment: Experiment, dataset: Dataset, partition: Partition) -> Dataset:
-    """The data as the clients have them: with wrong labels where ``[corrupt]`` says so."""
-    train, rng = dataset.train, Rng(experiment.seed).at("corrupt")
-    labels = mislabelled(train.labels, partition, dataset.classes, experiment.corrupt, rng)
-    return dataclasses.replace(dataset, train=dataclasses.replace(train, labels=labels))
 
 
 def _refuse_batch_norm(experiment: Experiment, method: AnyMethod) -> None:
