@@ -7,8 +7,8 @@ from typing import Protocol
 from fedstill.config import changed_keys, resolve
 from fedstill.config.nested import Table
 from fedstill.errors import FedstillError, RequestError
+from fedstill.execute import execute
 from fedstill.observe.observer import Observer
-from fedstill.run import execute
 from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import Summary
 

@@ -14,8 +14,8 @@ pytest.importorskip("flwr", reason="needs the extra: pip install 'fedstill[flowe
 from fedstill.config.nested import merged, read_toml
 from fedstill.engine.base import Answer, Engine, Progress, Work
 from fedstill.engine.local import InProcess
+from fedstill.execute import execute
 from fedstill.federation import Federation
-from fedstill.run import execute
 from tests.engine.deployment import TIMEOUT_FACTOR, Deployment
 
 pytestmark = pytest.mark.slow

@@ -17,10 +17,10 @@ from fedstill.deploy.outcome import marked_failure
 from fedstill.draw.console import Console
 from fedstill.engine.flower.description import describe
 from fedstill.engine.flower.grid import GridEngine
+from fedstill.execute import execute
 from fedstill.federation import Federation
 from fedstill.observe.progress import PlainProgress
 from fedstill.result import Result
-from fedstill.run import execute
 
 
 def server_app(experiment: Path) -> ServerApp:
