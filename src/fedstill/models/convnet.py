@@ -16,6 +16,7 @@ from torch import Tensor
 from fedstill.errors import RequestError
 from fedstill.models.kernels import winograd
 from fedstill.models.kernels.blocks import Blocks
+from fedstill.models.kernels.library import kernel_for
 from fedstill.models.layers import (
     ACTIVATIONS,
     POOLINGS,
@@ -131,16 +132,21 @@ class ConvNet(Model):
     def inference_by(self, params: Params, last: int) -> Forward:
         if not self._has_kernel(params):
             return lambda x: self.features(params, x)[-last:]
-        with torch.no_grad():
-            blocks = Blocks(params, self.blocks, self._first_padding)
+        blocks = self._fast_blocks(params)
         return lambda x: self._with_logits(params, blocks.outputs(x, max(1, last - 1)), last)
 
     def pixel_features_by(self, params: Params, last: int) -> Forward:
         if not self._has_kernel(params):
             return super().pixel_features_by(params, last)
-        with torch.no_grad():
-            blocks = Blocks(params, self.blocks, self._first_padding, backward=True)
+        blocks = self._fast_blocks(params, backward=True)
         return lambda x: self._with_logits(params, blocks.differentiable(x, max(1, last - 1)), last)
+
+    @torch.no_grad()
+    def _fast_blocks(self, params: Params, *, backward: bool = False) -> Blocks:
+        padding, weight = self._first_padding, params["block0.conv.weight"]
+        height, width = (side + 2 * padding - 2 >> 1 for side in self.shape[1:])
+        kernel = kernel_for(weight, height * width)
+        return Blocks(kernel, params, self.blocks, padding, backward=backward)
 
     def _with_logits(
         self, params: Params, outputs: tuple[Tensor, ...], last: int

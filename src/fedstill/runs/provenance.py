@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from fedstill.models.kernels.library import switched_on
 from fedstill.version import VERSION
 
 _PACKAGES = ("torch", "numpy", "safetensors", "msgspec", "pillow")
@@ -66,6 +67,8 @@ def _hardware(device: str) -> dict[str, str]:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "device": device,
     }
+    if switched_on():
+        found["kernel"] = "native"
     if device.startswith("cuda") and torch.cuda.is_available():
         found["accelerator"] = torch.cuda.get_device_name(torch.device(device))
     return {key: value for key, value in found.items() if value}

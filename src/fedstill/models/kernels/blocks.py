@@ -71,13 +71,15 @@ class Blocks:
         ]
         weights = [params[f"{name}.conv.weight"] for name in names[1:]]
         turned = map(winograd.backward_weight, weights) if backward else ()
-        self._weights = [kernel.packed(winograd.transformed(weight)) for weight in weights]
-        self._backward = [kernel.packed(winograd.transformed(weight)) for weight in turned]
+        self._weights = [kernel.transformed(weight) for weight in weights]
+        self._backward = [kernel.transformed(weight) for weight in turned]
 
     @torch.no_grad()
     def outputs(self, x: Tensor, last: int) -> tuple[Tensor, ...]:
         """Outputs [N, C, H, W] of the last blocks."""
         parts = [self.forward(part, last) for part in x.split(_AT_ONCE)]
+        if len(parts) == 1:
+            return parts[0]
         return tuple(torch.cat(found) for found in zip(*parts, strict=True))
 
     def differentiable(self, x: Tensor, last: int) -> tuple[Tensor, ...]:
@@ -124,8 +126,8 @@ class Blocks:
             if coming is not None:
                 coming = self._later_gradient(block, trace.later[block - 1], coming)
             coming = _sum(coming, given[block - 1])
-        if coming is None:
-            return trace.first[0].patches.new_zeros(trace.shape)
+        if coming is None or not len(coming):
+            return self._first.new_zeros(trace.shape)
         parts = zip(coming.split(self._kernel.first_at_once), trace.first, strict=True)
         return torch.cat([self._first_gradient(kept, g, trace.shape) for g, kept in parts])
 

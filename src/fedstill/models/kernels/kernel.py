@@ -40,9 +40,9 @@ class Kernel:
         """Images with inputs of this size that a later block computes fastest."""
         return max(1, winograd.TILES_AT_ONCE * TILE * TILE // (height * width))
 
-    def packed(self, weights: Tensor) -> Tensor:
-        """Transformed weights [positions, C, C] in the order that ``later`` reads."""
-        return weights
+    def transformed(self, weight: Tensor) -> Tensor:
+        """The weights of a convolution [C, C, 3, 3] as ``later`` needs them."""
+        return winograd.transformed(weight)
 
     def first(self, patches: Tensor, folded: Tensor, into: Tensor) -> None:
         """The ReLU of patches [N, size, 4 x outputs] times weights [N, size, C], summed over the

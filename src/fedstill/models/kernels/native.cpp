@@ -33,9 +33,11 @@ inline Vector all(float x) { return Vector{} + x; }
 inline Vector where(Mask mask, Vector v) { return reinterpret_cast<Vector>(mask & reinterpret_cast<Mask>(v)); }
 inline Vector relu(Vector v) { return where(v > Vector{}, v); }
 inline float total(Vector v) {
-    float sum = 0;
-    for (int lane = 0; lane < LANES; ++lane) sum += v[lane];
-    return sum;
+    float sums[LANES];
+    std::memcpy(sums, &v, sizeof sums);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+    return sums[0];
 }
 
 // Winograd's one-dimensional maps, as in winograd.py.
@@ -153,6 +155,57 @@ Work divide(float* work, int height, int width, int channels) {
     return parts;
 }
 
+// fedstill_first_backward of one image. A vector holds outputs here. Two channels are computed at a time,
+// so that the sums over outputs stay in registers and those over channels are loaded half as often; some
+// outputs at a time, whose patches are copied side by side, so that all stays in the first cache.
+template <int INPUTS>
+void first_backward(const float* patches, const float* folded, const float* coming, int outputs, int channels,
+                    float* direct, float* along) {
+    constexpr int PAIR = 2, MOST = 256 / LANES;
+    const ptrdiff_t length = 4 * (ptrdiff_t)outputs;
+    std::memset(along, 0, sizeof(float) * INPUTS * channels);
+    for (ptrdiff_t begin = 0; begin < length;) {
+        const int start = begin % outputs, left = (outputs - start) / LANES, many = left < MOST ? left : MOST;
+        Vector patch[MOST][INPUTS], found[MOST][INPUTS];
+        for (int m = 0; m < many; ++m)
+            for (int i = 0; i < INPUTS; ++i) {
+                patch[m][i] = load(patches + i * length + begin + m * LANES);
+                found[m][i] = Vector{};
+            }
+        for (int c = 0; c < channels; c += PAIR) {
+            float weight[INPUTS + 1][PAIR];
+            for (int i = 0; i <= INPUTS; ++i)
+                for (int q = 0; q < PAIR; ++q) weight[i][q] = folded[(ptrdiff_t)i * channels + c + q];
+            Vector sum[INPUTS][PAIR] = {};
+            for (int m = 0; m < many; ++m) {
+                Vector z[PAIR], through[PAIR];
+                for (int q = 0; q < PAIR; ++q) z[q] = all(weight[INPUTS][q]);
+#pragma GCC unroll 27
+                for (int i = 0; i < INPUTS; ++i)
+                    for (int q = 0; q < PAIR; ++q) z[q] += patch[m][i] * weight[i][q];
+                for (int q = 0; q < PAIR; ++q) {
+                    const float* given = coming + (ptrdiff_t)(c + q) * outputs + start + m * LANES;
+                    through[q] = where(z[q] > Vector{}, load(given));
+                }
+#pragma GCC unroll 27
+                for (int i = 0; i < INPUTS; ++i) {
+                    Vector d = found[m][i];
+                    for (int q = 0; q < PAIR; ++q) {
+                        sum[i][q] += patch[m][i] * through[q];
+                        d += weight[i][q] * through[q];
+                    }
+                    found[m][i] = d;
+                }
+            }
+            for (int i = 0; i < INPUTS; ++i)
+                for (int q = 0; q < PAIR; ++q) along[(ptrdiff_t)i * channels + c + q] += total(sum[i][q]);
+        }
+        for (int m = 0; m < many; ++m)
+            for (int i = 0; i < INPUTS; ++i) store(direct + i * length + begin + m * LANES, found[m][i]);
+        begin += many * LANES;
+    }
+}
+
 }  // namespace
 
 extern "C" {
@@ -199,42 +252,17 @@ void fedstill_first(const float* patches, const float* folded, int images, int s
 
 // Its gradient up to two sums: direct [images, size - 1, 4, outputs], the gradients that the ReLU lets
 // through times the folded weights; along [images, size - 1, channels], the same times the patches.
-// coming [images, channels, outputs], outputs a multiple of 16.
+// coming [images, channels, outputs], outputs a multiple of 16; size 10 or 28.
 void fedstill_first_backward(const float* patches, const float* folded, const float* coming, int images,
                              int size, int outputs, int channels, float* direct, float* along) {
-    constexpr int MOST = 27, PAIR = 2;
-    const int inputs = size - 1;
-    const ptrdiff_t length = 4 * (ptrdiff_t)outputs;
+    const auto backward = size == 10 ? first_backward<9> : first_backward<27>;
     for (int n = 0; n < images; ++n) {
-        std::memset(direct, 0, sizeof(float) * inputs * length);
-        for (int c = 0; c < channels; c += PAIR) {
-            Vector sum[MOST][PAIR] = {};
-            for (ptrdiff_t o = 0; o < length; o += LANES) {
-                Vector through[PAIR];
-                for (int q = 0; q < PAIR; ++q) {
-                    Vector z = all(folded[(ptrdiff_t)inputs * channels + c + q]);
-                    for (int i = 0; i < inputs; ++i)
-                        z += load(patches + i * length + o) * folded[(ptrdiff_t)i * channels + c + q];
-                    through[q] = where(z > Vector{}, load(coming + (ptrdiff_t)(c + q) * outputs + o % outputs));
-                }
-                for (int i = 0; i < inputs; ++i) {
-                    const Vector p = load(patches + i * length + o);
-                    Vector d = load(direct + i * length + o);
-                    for (int q = 0; q < PAIR; ++q) {
-                        sum[i][q] += p * through[q];
-                        d += folded[(ptrdiff_t)i * channels + c + q] * through[q];
-                    }
-                    store(direct + i * length + o, d);
-                }
-            }
-            for (int i = 0; i < inputs; ++i)
-                for (int q = 0; q < PAIR; ++q) along[(ptrdiff_t)i * channels + c + q] = total(sum[i][q]);
-        }
-        patches += size * length;
+        backward(patches, folded, coming, outputs, channels, direct, along);
+        patches += size * 4 * (ptrdiff_t)outputs;
         folded += (ptrdiff_t)size * channels;
         coming += (ptrdiff_t)channels * outputs;
-        direct += inputs * length;
-        along += (ptrdiff_t)inputs * channels;
+        direct += (size - 1) * 4 * (ptrdiff_t)outputs;
+        along += (ptrdiff_t)(size - 1) * channels;
     }
 }
 

@@ -8,10 +8,11 @@ from ctypes import CDLL, c_int, c_long, c_void_p
 import torch
 from torch import Tensor
 
+from fedstill.models.kernels import winograd
 from fedstill.models.kernels.kernel import Kept, Kernel, Norm
 
 _PANEL = 32  # channels of a packed panel of weights, as in the source
-_MOST_INPUTS = 27  # of the first convolution, as in the source
+_INPUTS = (9, 27)  # of the first convolution: one channel or three
 _LONGEST = 16  # numbers in the longest vector: it divides the outputs of the first block
 
 
@@ -20,7 +21,7 @@ def serves(weight: Tensor, outputs: int) -> bool:
     return (
         weight.dtype == torch.float32
         and weight.shape[0] % _PANEL == 0
-        and weight[0].numel() <= _MOST_INPUTS
+        and weight[0].numel() in _INPUTS
         and outputs % _LONGEST == 0
     )
 
@@ -37,10 +38,9 @@ class NativeKernel(Kernel):
     def later_at_once(self, height: int, width: int) -> int:
         return 1 << 30
 
-    def packed(self, weights: Tensor) -> Tensor:
-        positions, inputs, outputs = weights.shape
-        panels = weights.view(positions, inputs, outputs // _PANEL, _PANEL)
-        return panels.transpose(1, 2).contiguous()
+    def transformed(self, weight: Tensor) -> Tensor:
+        panels = winograd.outputs_last(weight).unflatten(3, (-1, _PANEL))
+        return winograd.mapped(panels.transpose(2, 3).contiguous())
 
     def first(self, patches: Tensor, folded: Tensor, into: Tensor) -> None:
         by_image, by_row, _, _ = into.stride()
@@ -106,7 +106,8 @@ class NativeKernel(Kernel):
 
 def _at(tensor: Tensor) -> c_void_p:
     """Where its numbers are; the caller keeps the tensor until the library has returned."""
-    assert tensor.is_contiguous() and tensor.dtype == torch.float32
+    assert tensor.is_contiguous()
+    assert tensor.dtype == torch.float32
     return c_void_p(tensor.data_ptr())
 
 
