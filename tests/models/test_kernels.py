@@ -76,6 +76,18 @@ def test_a_gradient_belongs_to_its_own_forward_pass() -> None:
     assert torch.equal(gradient_of(outputs, first), expected)
 
 
+def test_mixed_precision_leaves_the_kernel_exact() -> None:
+    model = ConvNet((1, 28, 28), 10, width=WIDTH)
+    params = some_weights(model, torch.float32)
+    x = some_images((1, 28, 28), 6, torch.float32).requires_grad_(True)
+    forward = model.pixel_features_by(params, 2)
+    expected = forward(x)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = forward(x)[0]
+        assert torch.equal(model.inference(params, x)[-2], expected)
+    assert torch.equal(mixed, expected)
+
+
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(library.SWITCH, "on")

@@ -77,7 +77,8 @@ class Blocks:
     @torch.no_grad()
     def outputs(self, x: Tensor, last: int) -> tuple[Tensor, ...]:
         """Outputs [N, C, H, W] of the last blocks."""
-        parts = [self.forward(part, last) for part in x.split(_AT_ONCE)]
+        with _exactly():
+            parts = [self.forward(part, last) for part in x.split(_AT_ONCE)]
         if len(parts) == 1:
             return parts[0]
         return tuple(torch.cat(found) for found in zip(*parts, strict=True))
@@ -184,12 +185,19 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx, x, blocks, last):  # type: ignore[no-untyped-def]
         ctx.blocks, ctx.trace = blocks, blocks.trace(tuple(x.shape))
         ctx.set_materialize_grads(False)
-        return blocks.forward(x, last, ctx.trace)
+        with _exactly():
+            return blocks.forward(x, last, ctx.trace)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *gradients):  # type: ignore[no-untyped-def]
-        return ctx.blocks.backward(ctx.trace, gradients), None, None
+        with _exactly():
+            return ctx.blocks.backward(ctx.trace, gradients), None, None
+
+
+def _exactly() -> torch.autocast:
+    """No automatic mixed precision: norms folded into weights need all digits."""
+    return torch.autocast("cpu", enabled=False)
 
 
 def _parts(many: int, at_once: int) -> Iterator[slice]:
