@@ -88,6 +88,14 @@ def test_mixed_precision_leaves_the_kernel_exact() -> None:
     assert torch.equal(mixed, expected)
 
 
+def test_no_image_has_no_outputs() -> None:
+    model = ConvNet((1, 28, 28), 10, width=WIDTH)
+    params, x = some_weights(model), some_images((1, 28, 28), 0).requires_grad_(True)
+    for found in (model.inference(params, x), model.pixel_features_by(params, 4)(x)):
+        assert [out.shape for out in found] == [out.shape for out in model.features(params, x)]
+    assert gradient_of(found, x).shape == x.shape
+
+
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(library.SWITCH, "on")

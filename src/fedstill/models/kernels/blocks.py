@@ -40,11 +40,11 @@ class _First:
 
 @dataclass(frozen=True)
 class Trace:
-    """What the backward pass needs of all blocks, in the parts in which they were computed."""
+    """What the backward pass needs of all blocks."""
 
-    shape: tuple[int, ...]
-    first: list[_First]
-    later: list[list[Kept]]  # by block
+    shape: tuple[int, ...]  # of the images
+    first: list[_First]  # one
+    later: list[list[Kept]]  # by block, in the parts in which it was computed
 
 
 class Blocks:
@@ -97,10 +97,9 @@ class Blocks:
         found: list[Tensor] = []
         height, width = ((side + 2 * self._padding - 2) // 2 for side in x.shape[2:])
         out = self._padded(0, x, height, width)
-        for part in _parts(len(x), self._kernel.first_at_once):
-            first = self._first_block(x[part], out[part, 1:-1, 1:-1])
-            if trace:
-                trace.first.append(first)
+        first = self._first_block(x, out[:, 1:-1, 1:-1])
+        if trace:
+            trace.first.append(first)
         for block, norm in enumerate(self._norms):
             if block:
                 before, at_once = out, self._kernel.later_at_once(height, width)
@@ -129,8 +128,7 @@ class Blocks:
             coming = _sum(coming, given[block - 1])
         if coming is None or not len(coming):
             return self._first.new_zeros(trace.shape)
-        parts = zip(coming.split(self._kernel.first_at_once), trace.first, strict=True)
-        return torch.cat([self._first_gradient(kept, g, trace.shape) for g, kept in parts])
+        return self._first_gradient(trace.first[0], coming, trace.shape)
 
     def _padded(self, block: int, like: Tensor, height: int, width: int) -> Tensor:
         """Room for a block's outputs with a border of zeros; only the inside is ever written."""

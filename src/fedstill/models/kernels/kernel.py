@@ -1,5 +1,6 @@
 """The operations that :mod:`fedstill.models.kernels.blocks` spends its time in, by PyTorch."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from fedstill.models.kernels import winograd
 from fedstill.models.kernels.winograd import TILE, Scratch
 
 EPSILON = 1e-5  # of the norm, PyTorch's default
+_FIRST_AT_ONCE = 4  # images whose first outputs fit into the processor's second cache
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,6 @@ class Kept:
 class Kernel:
     """Operations on some images, whose channels come last, with memory that is used again."""
 
-    first_at_once = 4  # images whose first outputs fit into the processor's second cache
-
     def __init__(self) -> None:
         self.scratch = Scratch()
 
@@ -47,25 +47,34 @@ class Kernel:
     def first(self, patches: Tensor, folded: Tensor, into: Tensor) -> None:
         """The ReLU of patches [N, size, 4 x outputs] times weights [N, size, C], summed over the
         four outputs that are pooled: [N, H, W, C]."""
-        out = self._first_active(patches, folded).unflatten(2, into.shape[1:3])
-        three = out[:, 0].add_(out[:, 1]).add_(out[:, 2])
-        torch.add(three, out[:, 3], out=into)
+        for some, weights, pooled in _few(patches, folded, into):
+            out = self._first_active(some, weights).unflatten(2, into.shape[1:3])
+            three = out[:, 0].add_(out[:, 1]).add_(out[:, 2])
+            torch.add(three, out[:, 3], out=pooled)
 
     def first_backward(
         self, patches: Tensor, folded: Tensor, coming: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The gradient that the ReLU lets through, times the weights [N, size - 1, 4 x outputs],
         and times the patches [N, size - 1, C]."""
-        active = self._first_active(patches, folded)
-        through = _through_relu(coming.flatten(1, 2)[:, None].expand_as(active), active, active)
-        rows = through.flatten(1, 2)
-        return torch.bmm(folded[:, :-1], rows.mT), torch.bmm(patches[:, :-1], rows)
+        many, size, outputs = patches.shape
+        direct = patches.new_empty(many, size - 1, outputs)
+        along = torch.empty_like(folded[:, :-1])
+        groups = _few(patches, folded, coming.flatten(1, 2), direct, along)
+        for some, weights, given, to_patches, to_weights in groups:
+            active = self._first_active(some, weights)
+            through = _through_relu(given[:, None].expand_as(active), active, active)
+            rows = through.flatten(1, 2)
+            to_patches.copy_(torch.bmm(weights[:, :-1], rows.mT))
+            to_weights.copy_(torch.bmm(some[:, :-1], rows))
+        return direct, along
 
     def _first_active(self, patches: Tensor, folded: Tensor) -> Tensor:
         many, _, outputs = patches.shape
-        out = self.scratch("first", patches, many, outputs, folded.shape[2])
+        channels = folded.shape[2]
+        out = self.scratch("first", patches, many, outputs, channels)
         torch.bmm(patches.mT, folded, out=out)
-        return out.relu_().view(many, 4, outputs // 4, -1)
+        return out.relu_().view(many, 4, outputs // 4, channels)
 
     def later(
         self, padded: Tensor, weights: Tensor, norm: Norm, into: Tensor, *, keep: bool
@@ -116,6 +125,11 @@ class Kernel:
         inside = _in_tiles(padded[:, 1:-1, 1:-1], TILE)
         inside.copy_(gradient.view(inside.shape))
         _in_tiles(into, TILE).copy_(winograd.convolve(padded, weights, self.scratch))
+
+
+def _few(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The tensors of a few images after another."""
+    return zip(*(tensor.split(_FIRST_AT_ONCE) for tensor in tensors), strict=True)
 
 
 def _through_relu(coming: Tensor, active: Tensor, into: Tensor) -> Tensor:

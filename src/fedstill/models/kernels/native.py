@@ -29,8 +29,6 @@ def serves(weight: Tensor, outputs: int) -> bool:
 class NativeKernel(Kernel):
     """The library divides the images itself."""
 
-    first_at_once = 1 << 30
-
     def __init__(self, library: CDLL) -> None:
         super().__init__()
         self._library = library

@@ -7,9 +7,9 @@ networks", CVPR 2016, section 4.3). In single precision its error is about three
 definition (2e-6 against 8e-7 of the outputs' norm), which is negligible in a mean over records.
 
 Channels come last, so that every operation runs over whole rows of channels, and outputs stay in
-tiles. The maps have few and small entries: as sums of slices they cost a fraction of what a product
-with a 6x6 matrix costs, because nothing is copied into tiles first. Few tiles are computed at a
-time, into memory that is used again, so that everything but the weights stays in the second cache.
+tiles. The maps have few and small entries: as sums of slices they need no copy of the overlapping
+tiles. Few tiles are computed at a time, into memory that is used again, so that the time does not
+depend on whether the C library keeps freed memory.
 """
 
 from collections.abc import Sequence
