@@ -257,6 +257,17 @@ def test_resuming_with_other_scaling_or_another_network_is_refused(tmp_path: Pat
     go(0.5, nn.ReLU(), resume=True)
 
 
+def test_resuming_with_another_kernel_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fedstill.run("fedavg", out=tmp_path / "run", **FAST)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedstill.runs.provenance.in_use", lambda: True)
+        with pytest.raises(RequestError, match="begun with FEDSTILL_NATIVE=off"):
+            fedstill.run(out=tmp_path / "run", resume=True)
+    assert fedstill.run(out=tmp_path / "run", resume=True).summary.status == "done"
+
+
 def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 255, (30, 1, 6, 6), dtype=np.uint8), np.arange(30) % 3

@@ -33,7 +33,7 @@ from fedstill.report import write_report
 from fedstill.result import Inputs, Result
 from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import Holdings, Summary
-from fedstill.runs.provenance import this_session
+from fedstill.runs.provenance import refuse_another_kernel, this_session
 from fedstill.runs.unpublished import Digests
 from fedstill.types import AnyMethod
 from fedstill.version import VERSION
@@ -213,8 +213,10 @@ def _run_in(
         folder.write_summary(summary)
         return summary
 
+    session = this_session(built.experiment.device)
+    refuse_another_kernel(folder.path, session)
     with _explained(folder, conclude):
-        folder.describe(_holdings(built), this_session(built.experiment.device))
+        folder.describe(_holdings(built), session)
         federation.begin()
         rounds, status = built.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)

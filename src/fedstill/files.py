@@ -125,3 +125,18 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def cache_folder() -> Path:
+    """``$FEDSTILL_CACHE``, else ``$XDG_CACHE_HOME/fedstill``, else ``~/.cache/fedstill``.
+
+    Without any of them (a container's nameless user) a folder that cannot be made: no cache.
+    """
+    if chosen := os.environ.get("FEDSTILL_CACHE"):
+        return Path(chosen)
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "fedstill"
+    try:
+        return Path.home() / ".cache" / "fedstill"
+    except RuntimeError:
+        return Path(os.devnull) / "fedstill"

@@ -6,7 +6,6 @@ from fedstill.imports import import_when_used
 
 if TYPE_CHECKING:
     from fedstill.data.arrays import arrays
-    from fedstill.data.cache import cache_folder
     from fedstill.data.catalogue import SOURCES, Source
     from fedstill.data.corrupt import mislabelled
     from fedstill.data.dataset import Dataset
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from fedstill.data.settings import CorruptSettings, DataSettings
     from fedstill.data.sources import load
     from fedstill.data.vocabulary import CHARACTERS
+    from fedstill.files import cache_folder
     from fedstill.records import Records, Split
     from fedstill.scaling import Scaling
 
@@ -56,7 +56,7 @@ import_when_used(
     __name__,
     {
         "arrays": "fedstill.data.arrays",
-        "cache_folder": "fedstill.data.cache",
+        "cache_folder": "fedstill.files",
         "SOURCES": "fedstill.data.catalogue",
         "Source": "fedstill.data.catalogue",
         "mislabelled": "fedstill.data.corrupt",

@@ -9,7 +9,6 @@ rebuilt, and a folder that cannot be written only costs time.
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,25 +18,10 @@ from safetensors import SafetensorError
 
 from fedstill.data.column import Column
 from fedstill.data.decoded import Decoded
-from fedstill.files import read_safetensors, write_safetensors
+from fedstill.files import cache_folder, read_safetensors, write_safetensors
 from fedstill.records import Split
 
 FORMAT = 3  # raise it when decoding or the layout of the file changes
-
-
-def cache_folder() -> Path:
-    """``$FEDSTILL_CACHE``, else ``$XDG_CACHE_HOME/fedstill``, else ``~/.cache/fedstill``.
-
-    Without any of them (a container's nameless user) a folder that cannot be made: no cache.
-    """
-    if chosen := os.environ.get("FEDSTILL_CACHE"):
-        return Path(chosen)
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared) / "fedstill"
-    try:
-        return Path.home() / ".cache" / "fedstill"
-    except RuntimeError:
-        return Path(os.devnull) / "fedstill"
 
 
 def cached(

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from fedstill.errors import RequestError
 from fedstill.models.kernels import winograd
+from fedstill.models.kernels.blocks import Blocks
+from fedstill.models.kernels.library import kernel_for
 from fedstill.models.layers import (
     ACTIVATIONS,
     POOLINGS,
@@ -26,7 +28,7 @@ from fedstill.models.layers import (
     named,
     normalise,
 )
-from fedstill.models.model import Model, Searched
+from fedstill.models.model import Forward, Model, Searched
 from fedstill.types import Params
 
 # Measured: chunks of 8 to 16 images of 32x32 are the fastest, at width 32 and at width 128.
@@ -125,11 +127,36 @@ class ConvNet(Model):
         return (*outputs, logits)
 
     def inference(self, params: Params, x: Tensor) -> tuple[Tensor, ...]:
-        if x.device.type != "cpu" or not self.fast_inference:
-            return self.features(params, x)
-        outputs = winograd.outputs(params, x, self.blocks, self._first_padding)
-        last = outputs[-1].flatten(1)
-        return (*outputs, F.linear(last, params["linear.weight"], params["linear.bias"]))
+        return self.inference_by(params, self.blocks + 1)(x)
+
+    def inference_by(self, params: Params, last: int) -> Forward:
+        if not self._has_kernel(params):
+            return lambda x: self.features(params, x)[-last:]
+        blocks = self._fast_blocks(params)
+        return lambda x: self._with_logits(params, blocks.outputs(x, max(1, last - 1)), last)
+
+    def pixel_features_by(self, params: Params, last: int) -> Forward:
+        if not self._has_kernel(params):
+            return super().pixel_features_by(params, last)
+        blocks = self._fast_blocks(params, backward=True)
+        return lambda x: self._with_logits(params, blocks.differentiable(x, max(1, last - 1)), last)
+
+    @torch.no_grad()
+    def _fast_blocks(self, params: Params, *, backward: bool = False) -> Blocks:
+        padding, weight = self._first_padding, params["block0.conv.weight"]
+        height, width = (side + 2 * padding - 2 >> 1 for side in self.shape[1:])
+        kernel = kernel_for(weight, height * width)
+        return Blocks(kernel, params, self.blocks, padding, backward=backward)
+
+    def _with_logits(
+        self, params: Params, outputs: tuple[Tensor, ...], last: int
+    ) -> tuple[Tensor, ...]:
+        flat = outputs[-1].flatten(1)
+        logits = F.linear(flat, params["linear.weight"], params["linear.bias"])
+        return (*outputs, logits)[-last:]
+
+    def _has_kernel(self, params: Params) -> bool:
+        return self.fast_inference and params["linear.weight"].device.type == "cpu"
 
     @property
     def fast_inference(self) -> bool:

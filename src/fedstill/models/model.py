@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,7 @@ from fedstill.types import Params
 if TYPE_CHECKING:
     from fedstill.models.module import ModuleNorm
 
+Forward = Callable[[Tensor], tuple[Tensor, ...]]  # inputs to outputs, with given weights
 Searched = tuple[Any, ...] | range  # the values that a search may try
 StartWeights = Literal["keep", "new"]  # of a user-supplied network
 
@@ -52,8 +53,16 @@ class Model(ABC):
 
     @property
     def fast_inference(self) -> bool:
-        """Whether ``inference`` is faster than ``features``."""
+        """Whether ``inference`` is faster than ``features``, and ``pixel_features_by`` too."""
         return False
+
+    def inference_by(self, params: Params, last: int) -> Forward:
+        """``inference`` of the last outputs, for many chunks of inputs and one set of weights."""
+        return lambda x: self.inference(params, x)[-last:]
+
+    def pixel_features_by(self, params: Params, last: int) -> Forward:
+        """``features`` of the last outputs, with a gradient for the inputs alone."""
+        return lambda x: self.features(params, x)[-last:]
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Logits [N, classes]; of a text [N, positions, classes]."""

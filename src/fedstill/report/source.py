@@ -18,7 +18,7 @@ from fedstill.config.nested import Table, flat, read_toml
 from fedstill.errors import UNREADABLE, RequestError
 from fedstill.runs.forecast import Forecast
 from fedstill.runs.metrics import Confusion, Holdings, RoundMetrics, Summary
-from fedstill.runs.provenance import Session
+from fedstill.runs.provenance import Session, sessions_in
 from fedstill.version import VERSION
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ def open_run(path: Path) -> RunView:
         holdings=_holdings(path, config or {}, notes),
         confusion=_confusion(path, config or {}, notes),
         forecast=_forecast(path, notes),
-        sessions=_sessions(path),
+        sessions=sessions_in(path),
         synthetic=sorted((path / "synthetic").glob("round-*.safetensors")),
         notes=notes + _newer(summary or {}),
     )
@@ -246,17 +246,6 @@ def _confusion(path: Path, config: Table, notes: list[str]) -> Confusion | None:
     if "privacy" in config:  # its rows are class counts: no private run has one
         return None
     return _decoded(path / "confusion.json", Confusion, notes)
-
-
-def _sessions(path: Path) -> list[Session]:
-    file = path / "sessions.jsonl"
-    found = []
-    for line in file.read_bytes().splitlines() if file.exists() else []:
-        try:
-            found.append(msgspec.json.decode(line, type=Session))
-        except UNREADABLE:
-            continue  # cut short by a kill
-    return found
 
 
 def _decoded(path: Path, kind: type[T], notes: list[str]) -> T | None:

@@ -13,8 +13,11 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 import torch
 
+from fedstill.errors import UNREADABLE, RequestError
+from fedstill.models.kernels.library import SWITCH, in_use
 from fedstill.version import VERSION
 
 _PACKAGES = ("torch", "numpy", "safetensors", "msgspec", "pillow")
@@ -38,6 +41,27 @@ def this_session(device: str) -> Session:
         versions=_versions(),
         hardware=_hardware(device),
     )
+
+
+def sessions_in(folder: Path) -> list[Session]:
+    """The lines of a run folder's ``sessions.jsonl``."""
+    file = folder / "sessions.jsonl"
+    found = []
+    for line in file.read_bytes().splitlines() if file.exists() else []:
+        try:
+            found.append(msgspec.json.decode(line, type=Session))
+        except UNREADABLE:
+            continue  # cut short by a kill
+    return found
+
+
+def refuse_another_kernel(folder: Path, now: Session) -> None:
+    """A run that is resumed by another kernel would not end as if it had not been interrupted."""
+    for before in sessions_in(folder)[-1:]:
+        used, uses = (session.hardware.get("kernel") for session in (before, now))
+        if used != uses:
+            value = "on" if used else "off"
+            raise RequestError(f"{folder}: begun with {SWITCH}={value}; resume with the same")
 
 
 def _command() -> str:
@@ -66,6 +90,8 @@ def _hardware(device: str) -> dict[str, str]:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "device": device,
     }
+    if in_use():
+        found["kernel"] = "native"
     if device.startswith("cuda") and torch.cuda.is_available():
         found["accelerator"] = torch.cuda.get_device_name(torch.device(device))
     return {key: value for key, value in found.items() if value}

@@ -15,13 +15,13 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedstill.models.model import Model
+from fedstill.models.model import Forward, Model
 from fedstill.types import Params, Task
 
 Outputs = tuple[Tensor, ...]  # one tensor per matched layer
@@ -64,14 +64,15 @@ def class_means(
     matching: Matching,
 ) -> Outputs:
     """Mean outputs [classes, size] of real images that come as chunks of (images, slots)."""
-    compiled, forward = False, outputs_of(task.model, matching, task.model.inference)
-    if not task.model.fast_inference:  # fast inference gains nothing from the compiler
-        compiled, forward = _program(outputs_of, task.model, matching)
+    compiled, outputs_by = _program(outputs_of, task.model, matching)
+    forward = task.model.inference_by(params, matching.layers)
     sums: list[Tensor] = []
     with torch.no_grad():
         for x, slots in chunks:
-            full = padded(x, task.chunk) if compiled else x
-            outputs = [out[: len(x)] for out in forward(params, full)]
+            if compiled:  # one shape for all, so that nothing is compiled twice
+                outputs = [out[: len(x)] for out in outputs_by(params, padded(x, task.chunk))]
+            else:
+                outputs = [out.flatten(1) for out in forward(x)]
             sums = sums or [out.new_zeros(len(counts), out.shape[1]) for out in outputs]
             for total, out in zip(sums, outputs, strict=True):
                 total.index_add_(0, slots, out)
@@ -87,7 +88,8 @@ def pixel_gradient(
     augment: Callable[[Tensor], Tensor] = same,
 ) -> tuple[Tensor, Tensor]:
     """Gradient with respect to ``images`` [classes, images per class, ...], and the loss."""
-    compiled, distances = _program(_distances_of, task.model, matching)
+    compiled, distances_by = _program(_distances_of, task.model, matching)
+    forward = task.model.pixel_features_by(params, matching.layers)
     classes = classes_at_once(task, images.shape[1])
     gradient = torch.empty_like(images)
     total = torch.zeros((), device=images.device, dtype=images.dtype)
@@ -97,9 +99,11 @@ def pixel_gradient(
     ):
         x = part.detach().requires_grad_(True)
         seen = augment(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-        if compiled:  # one shape for all, so that nothing is compiled twice
-            seen, target = padded(seen, classes), tuple(padded(t, classes) for t in target)
-        loss = distances(params, seen, target)[: len(x)].sum()
+        if compiled:
+            full = tuple(padded(t, classes) for t in target)
+            loss = distances_by(params, padded(seen, classes), full)[: len(x)].sum()
+        else:
+            loss = distances(forward, seen, target, matching).sum()
         into.copy_(torch.autograd.grad(loss, x)[0])
         total += loss.detach()
     return gradient, total
@@ -117,30 +121,31 @@ def euclidean(difference: Tensor) -> Tensor:
     return torch.where(apart, square, 1.0).sqrt() * apart
 
 
-def outputs_of(
-    model: Model, matching: Matching, by: Callable[[Params, Tensor], Outputs] | None = None
-) -> Callable[[Params, Tensor], Outputs]:
+def outputs_of(model: Model, matching: Matching) -> Callable[[Params, Tensor], Outputs]:
     """The function from images to their outputs at the matched layers, one row per image."""
-    layers = by or model.features
 
     def outputs(params: Params, x: Tensor) -> Outputs:
-        return tuple(out.flatten(1) for out in layers(params, x)[-matching.layers :])
+        return tuple(out.flatten(1) for out in model.features(params, x)[-matching.layers :])
 
     return outputs
+
+
+def distances(forward: Forward, images: Tensor, means: Outputs, matching: Matching) -> Tensor:
+    """Distance per class, summed over the layers."""
+    total = images.new_zeros(len(images))
+    for out, mean in zip(forward(images.flatten(0, 1)), means, strict=True):
+        difference = out.flatten(1).unflatten(0, images.shape[:2]).mean(1) - mean
+        total = total + matching.distance(difference)
+    return total
 
 
 def _distances_of(model: Model, matching: Matching) -> Callable[[Params, Tensor, Outputs], Tensor]:
     forward = outputs_of(model, matching)
 
-    def distances(params: Params, images: Tensor, means: Outputs) -> Tensor:
-        """Distance per class, summed over the layers."""
-        total = images.new_zeros(len(images))
-        for out, mean in zip(forward(params, images.flatten(0, 1)), means, strict=True):
-            difference = out.unflatten(0, images.shape[:2]).mean(1) - mean
-            total = total + matching.distance(difference)
-        return total
+    def by(params: Params, images: Tensor, means: Outputs) -> Tensor:
+        return distances(partial(forward, params), images, means, matching)
 
-    return distances
+    return by
 
 
 def padded(x: Tensor, rows: int) -> Tensor:
@@ -149,8 +154,9 @@ def padded(x: Tensor, rows: int) -> Tensor:
 
 
 def _program(make: Callable[..., Any], model: Model, matching: Matching) -> tuple[bool, Any]:
-    """Whether the function is compiled, and the function itself."""
-    if matching.compiled and compiler_found():
+    """Whether the function is compiled, and the function itself. The networks with a kernel of
+    their own gain nothing from the compiler."""
+    if matching.compiled and not model.fast_inference and compiler_found():
         return True, _compiled(make, model, matching)
     return False, make(model, matching)
 

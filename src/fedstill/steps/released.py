@@ -137,7 +137,7 @@ def clipped_pixel_gradient(
     seen: Callable[[Tensor], Tensor] = same,
 ) -> tuple[Tensor, Tensor]:
     """As ``matching.pixel_gradient``, with the images' features clipped to norm ``clip``."""
-    forward = outputs_of(task.model, matching)
+    forward = task.model.pixel_features_by(params, matching.layers)
     classes = classes_at_once(task, images.shape[1])
     gradient = torch.empty_like(images)
     total = torch.zeros((), device=images.device)
@@ -146,7 +146,8 @@ def clipped_pixel_gradient(
         images.split(classes), gradient.split(classes), targets, strict=True
     ):
         x = part.detach().requires_grad_(True)
-        outputs = _clipped(forward(params, seen(x.flatten(0, 1))), clip)
+        rows = tuple(out.flatten(1) for out in forward(seen(x.flatten(0, 1))))
+        outputs = _clipped(rows, clip)
         loss = torch.zeros((), device=images.device)
         for out, mean in zip(outputs, target, strict=True):
             difference = out.unflatten(0, x.shape[:2]).mean(1) - mean
