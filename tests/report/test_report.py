@@ -91,7 +91,7 @@ def test_a_failing_page_does_not_fail_the_run(
     def broken(_folder: Path) -> None:
         raise ValueError("no ink")
 
-    monkeypatch.setattr(sys.modules["fedstill.run"], "write_report", broken)
+    monkeypatch.setattr(sys.modules["fedstill.execute"], "write_report", broken)
     watcher = Notes()
     result = fedstill.run(
         "fedavg", rounds=1, clients=2, model="mlp", workers=1, out=tmp_path / "r", observer=watcher

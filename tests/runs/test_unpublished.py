@@ -68,7 +68,7 @@ def test_a_record_more_changes_no_public_byte_but_through_releases(
     monkeypatch.setattr(PrivateRecords, "_sample", nothing)
     monkeypatch.setattr("fedstill.federation.time.monotonic", lambda: 0.0)
     session = Session("now", "fedstill.run(...)", {}, {})
-    monkeypatch.setattr(sys.modules["fedstill.run"], "this_session", lambda _device: session)
+    monkeypatch.setattr(sys.modules["fedstill.execute"], "this_session", lambda _device: session)
     folders = []
     for records in (60, 59):
         folders.append(tmp_path / str(records) / "run")
