@@ -1,0 +1,124 @@
+"""3x3 convolutions and their weight gradients in Winograd's domain, in separate stages.
+
+A convolution is ``collect(spread(inputs) @ enter(weights))``, one matrix product for each of the 36
+positions of a tile. Derivatives share the stages: the data gradient is a convolution with the
+reversed weights, the weight gradient is ``leave(spread(inputs)^T @ scatter(output gradient))``, and
+sums of several convolutions are summed before ``collect``. Each linear map here is the exact
+transpose or composition of the definition's, so only rounding differs.
+
+Tensors: ``padded`` [N, H + 2, W + 2, C]; in the domain [36, tiles, C]; tiles of outputs
+[16, N x H/4 x W/4, C]; images [N, H, W, C].
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+TILE = 4  # outputs per side; an input tile has two more
+_SIDE = TILE + 2
+
+# Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, section 4.3: the
+# one-dimensional maps. The two-dimensional maps are their Kronecker products with themselves.
+_INPUT = (
+    (4, 0, -5, 0, 1, 0),
+    (0, -4, -4, 1, 1, 0),
+    (0, 4, -4, -1, 1, 0),
+    (0, -2, -1, 2, 1, 0),
+    (0, 2, -1, -2, 1, 0),
+    (0, 4, 0, -5, 0, 1),
+)
+_WEIGHT = (
+    (1 / 4, 0, 0),
+    (-1 / 6, -1 / 6, -1 / 6),
+    (-1 / 6, 1 / 6, -1 / 6),
+    (1 / 24, 1 / 12, 1 / 6),
+    (1 / 24, -1 / 12, 1 / 6),
+    (0, 0, 1),
+)
+_OUTPUT = (
+    (1, 1, 1, 1, 1, 0),
+    (0, 1, -1, 2, -2, 0),
+    (0, 1, 1, 4, 4, 0),
+    (0, 1, -1, 8, -8, 1),
+)
+_Map = tuple[tuple[float, ...], ...]
+
+
+@lru_cache(maxsize=16)
+def _matrix(map_: _Map, dtype: torch.dtype, *, transposed: bool) -> Tensor:
+    matrix = torch.tensor(map_, dtype=dtype)
+    return matrix.t().contiguous() if transposed else matrix
+
+
+def _twice(map_: _Map, tiles: Tensor, *, transposed: bool = False) -> Tensor:
+    """The map in both dimensions of tiles [rows, columns, ...]: [new rows x new columns, ...]."""
+    matrix = _matrix(map_, tiles.dtype, transposed=transposed)
+    by_row = (matrix @ tiles.reshape(len(tiles), -1)).view(len(matrix), tiles.shape[1], -1)
+    return torch.matmul(matrix, by_row).view(len(matrix) ** 2, -1)
+
+
+def spread(padded: Tensor) -> Tensor:
+    """The overlapping 6x6 tiles of an input, in the domain."""
+    many, height, width, channels = padded.shape
+    rows, columns = (height - 2) // TILE, (width - 2) // TILE
+    by_image, by_row, by_column, _ = padded.stride()
+    tiles = padded.as_strided(
+        (_SIDE, _SIDE, many, rows, columns, channels),
+        (by_row, by_column, by_image, TILE * by_row, TILE * by_column, 1),
+    )
+    return _twice(_INPUT, tiles).view(_SIDE**2, -1, channels)
+
+
+def collect(products: Tensor) -> Tensor:
+    """The 4x4 outputs of each tile."""
+    channels = products.shape[-1]
+    return _twice(_OUTPUT, products.view(_SIDE, _SIDE, -1)).view(TILE**2, -1, channels)
+
+
+def scatter(tiles: Tensor) -> Tensor:
+    """The transpose of ``collect``: gradients of the outputs, as those of the products."""
+    channels = tiles.shape[-1]
+    found = _twice(_OUTPUT, tiles.view(TILE, TILE, -1), transposed=True)
+    return found.view(_SIDE**2, -1, channels)
+
+
+def enter(weight: Tensor) -> Tensor:
+    """Weights [outputs, C, 3, 3] in the domain: [36, C, outputs]."""
+    flat = _twice(_WEIGHT, weight.permute(2, 3, 1, 0))
+    return flat.view(-1, weight.shape[1], weight.shape[0])
+
+
+def enter_reversed(weight: Tensor) -> Tensor:
+    """The weights of the data gradient's convolution: [36, outputs, C]."""
+    return enter(weight.flip(2, 3).transpose(0, 1))
+
+
+def leave(gradient: Tensor) -> Tensor:
+    """The transpose of ``enter``: the gradient of the weights [outputs, C, 3, 3]."""
+    _, inputs, outputs = gradient.shape
+    flat = _twice(_WEIGHT, gradient.view(_SIDE, _SIDE, -1), transposed=True)
+    return flat.view(3, 3, inputs, outputs).permute(3, 2, 0, 1).contiguous()
+
+
+def padded(images: Tensor) -> Tensor:
+    """Images with a border of one zero."""
+    many, height, width, channels = images.shape
+    out = images.new_zeros(many, height + 2, width + 2, channels)
+    out[:, 1:-1, 1:-1] = images
+    return out
+
+
+def as_images(tiles: Tensor, many: int, sides: tuple[int, int]) -> Tensor:
+    """Tiles of outputs as a view of images: [N, H/4, 4, W/4, 4, C]."""
+    rows, columns = (side // TILE for side in sides)
+    return tiles.view(TILE, TILE, many, rows, columns, -1).permute(2, 3, 0, 4, 1, 5)
+
+
+def padded_from_tiles(tiles: Tensor, many: int, sides: tuple[int, int]) -> Tensor:
+    """The same as ``padded``, of an image in tiles."""
+    height, width = sides
+    out = tiles.new_zeros(many, height + 2, width + 2, tiles.shape[-1])
+    inner = out[:, 1:-1, 1:-1].unflatten(1, (-1, TILE)).unflatten(3, (-1, TILE))
+    inner.copy_(as_images(tiles, many, sides))
+    return out
