@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedstill.errors import RequestError
 from fedstill.models.kernels import winograd
+from fedstill.models.kernels.derivatives import Derivatives, Form
 from fedstill.models.layers import (
     ACTIVATIONS,
     POOLINGS,
@@ -33,6 +34,8 @@ from fedstill.types import Params
 _CHUNK_PIXELS = 16 * 32 * 32
 _MOST_LEFT, _DEEPEST = 8, 6
 _WINOGRAD_WIDTH = 64  # measured: below it, plain convolutions are faster
+# Of the derivatives that are written out. Measured: fewer records are faster by autograd.
+_WRITTEN_OUT_PIXELS, _WRITTEN_OUT_RECORDS = 32 * 32 * 32, 4
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,13 @@ class ConvNet(Model):
 
     @property
     def chunk(self) -> int:
+        return max(1, min(256, _CHUNK_PIXELS // self._pixels))
+
+    @property
+    def _pixels(self) -> int:
+        """Positions of the first convolution's output."""
         grow = 2 * self._first_padding - 2
-        pixels = (self.shape[1] + grow) * (self.shape[2] + grow)
-        return max(1, min(256, _CHUNK_PIXELS // pixels))
+        return (self.shape[1] + grow) * (self.shape[2] + grow)
 
     def init(self, generator: torch.Generator) -> Params:
         params: Params = {}
@@ -130,6 +137,13 @@ class ConvNet(Model):
         outputs = winograd.outputs(params, x, self.blocks, self._first_padding)
         last = outputs[-1].flatten(1)
         return (*outputs, F.linear(last, params["linear.weight"], params["linear.bias"]))
+
+    def derivatives(self, params: Params, records: int) -> Derivatives | None:
+        on_cpu = params["linear.bias"].device.type == "cpu"
+        if not (on_cpu and self.fast_inference and records >= _WRITTEN_OUT_RECORDS):
+            return None
+        chunk = max(1, min(256, _WRITTEN_OUT_PIXELS // self._pixels))
+        return Derivatives(params, Form(self.blocks, self._first_padding, self._sides, chunk))
 
     @property
     def fast_inference(self) -> bool:

@@ -13,6 +13,7 @@ from fedstill.features import FeatureMap
 from fedstill.types import Params
 
 if TYPE_CHECKING:
+    from fedstill.models.kernels.derivatives import Derivatives
     from fedstill.models.module import ModuleNorm
 
 Searched = tuple[Any, ...] | range  # the values that a search may try
@@ -54,6 +55,11 @@ class Model(ABC):
     def fast_inference(self) -> bool:
         """Whether ``inference`` is faster than ``features``."""
         return False
+
+    def derivatives(self, params: Params, records: int) -> "Derivatives | None":
+        """First and second derivatives of ``apply`` at these weights, written out, if this network
+        has them and they are faster than autograd's on this many records. ``None``: no."""
+        return None
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Logits [N, classes]; of a text [N, positions, classes]."""

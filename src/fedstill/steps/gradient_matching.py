@@ -20,6 +20,7 @@ from fedstill.models.model import Model
 from fedstill.steps.arithmetic import power_of_two
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.matching import compiler_found, padded, same
+from fedstill.steps.written_out import matched_pixels, written_out
 from fedstill.types import Params, Task
 
 Criterion = Literal["cosine", "cosine+mse", "mse", "calibrated"]
@@ -141,6 +142,14 @@ def gradient_matching_pixels(
     for each chunk the pixel gradient of <grad_w loss(chunk), v> (a vector-Jacobian product); g is
     the sum of the chunks' gradients, so this gives the same result.
     """
+
+    def distance_at(gradient: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        return _distance_and_gradient(target, gradient, how)
+
+    by_hand = written_out(task, params, images)
+    if by_hand is not None:
+        kept = _KEPT_CHUNKS * task.chunk
+        return matched_pixels(by_hand, task.loss, images, labels, augment, distance_at, kept)
     weights = tracked(params)
     leaves = list(weights.values())
 
@@ -160,7 +169,7 @@ def gradient_matching_pixels(
                 sum_so_far.add_(g.detach())
         if keep:
             waiting.append((x, gradient))
-    distance, vector = _distance_and_gradient(target, total, how)
+    distance, vector = distance_at(total)
     pixels = []
     for part, y in parts:
         if waiting:

@@ -22,17 +22,20 @@ import torch
 from torch import Tensor
 
 from fedstill.models.kernels import first_block, norm_pool, tiles
-from fedstill.models.kernels.first_block import First, FirstKept, FirstReturned
+from fedstill.models.kernels.first_block import First, FirstKept, FirstMoved, FirstReturned
 from fedstill.models.kernels.norm_pool import Affine, Moved, Normed, Returned
 from fedstill.types import Params
 
 
 @dataclass(frozen=True)
 class Form:
-    """The network: how many blocks, and the padding of the first convolution."""
+    """The network: its blocks, the padding of the first convolution, the sides of the linear
+    layer's input, and how many images are computed at a time."""
 
     blocks: int
     padding: int
+    sides: tuple[int, int]
+    chunk: int
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class Prepared:
     bias: Tensor
 
     @classmethod
-    def of(cls, params: Mapping[str, Tensor], form: Form, sides: tuple[int, int]) -> "Prepared":
-        """``sides``: of the linear layer's input."""
+    def of(cls, params: Mapping[str, Tensor], form: Form) -> "Prepared":
+        """From the weights by name; convolution biases are not needed."""
         weights = {name: value.detach() for name, value in params.items()}
         blocks = tuple(
             Block(
@@ -65,8 +68,8 @@ class Prepared:
             )
             for i in range(1, form.blocks)
         )
-        first = First(weights["block0.conv.weight"].flatten(1), _norm(weights, 0))
-        linear = weights["linear.weight"].unflatten(1, (-1, *sides)).permute(0, 2, 3, 1)
+        first = First(weights["block0.conv.weight"].flatten(1).t().contiguous(), _norm(weights, 0))
+        linear = weights["linear.weight"].unflatten(1, (-1, *form.sides)).permute(0, 2, 3, 1)
         return cls(first, blocks, linear.flatten(1), weights["linear.bias"])
 
 
@@ -74,33 +77,61 @@ def _norm(weights: Mapping[str, Tensor], block: int) -> Affine:
     return Affine(weights[f"block{block}.norm.weight"], weights[f"block{block}.norm.bias"])
 
 
-@dataclass
+@dataclass(frozen=True)
 class BlockTrace:
-    """What a block keeps of one chunk."""
+    """A block after the first, of one chunk: after the forward pass."""
 
     sides: tuple[int, int]  # of its input
     spread: Tensor  # its input in the domain
     kept: Normed
-    returned: Returned | None = None
-    spread_back: Tensor | None = None  # its output gradient in the domain
-    scattered: Tensor | None = None  # the same, for the weight gradient
-    moved: Moved | None = None
-    dot_spread: Tensor | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
+class BlockBack:
+    """After the backward pass: the gradient by the convolution's output, in tiles and in the
+    domain."""
+
+    dz: Tensor
+    spread: Tensor
+    returned: Returned
+
+
+@dataclass(frozen=True)
+class BlockDot:
+    """After the forward pass of the tangents: the input's in the domain."""
+
+    spread: Tensor
+    moved: Moved
+
+
+@dataclass(frozen=True)
 class Trace:
-    """What the network keeps of one chunk of images."""
+    """One chunk of images after the forward pass."""
 
     sides: tuple[int, int]
     first: FirstKept
-    blocks: list[BlockTrace]
+    blocks: tuple[BlockTrace, ...]
     last: Tensor  # the linear layer's input
     logits: Tensor
-    by_logits: Tensor | None = None
-    returned: FirstReturned | None = None
-    dot_folded: Tensor | None = None
-    dot_last: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Back:
+    """After the backward pass."""
+
+    first: FirstReturned
+    blocks: tuple[BlockBack, ...]
+    by_logits: Tensor
+
+
+@dataclass(frozen=True)
+class Dot:
+    """After the forward pass of the tangents."""
+
+    first: FirstMoved
+    blocks: tuple[BlockDot, ...]
+    last: Tensor
+    logits: Tensor
 
 
 @dataclass
@@ -125,48 +156,52 @@ class Sums:
             self.parts[name] = torch.bmm(left.mT, right)
 
     def add_norm(self, block: int, part: Affine) -> None:
+        """Add gradients by scale and shift."""
         self.add(f"block{block}.norm.weight", part.scale)
         self.add(f"block{block}.norm.bias", part.shift)
 
-    def result(self, params: Params, sides: tuple[int, int]) -> Params:
+    def result(self, params: Params) -> Params:
         """The sums in the shapes and the order of the weights; zero for what has no gradient."""
         parts = dict(self.parts)
         for i in range(1, self.form.blocks):
             name = f"block{i}.conv.weight"
             parts[name] = tiles.leave(parts[name])
-        linear = parts["linear.weight"].unflatten(1, (*sides, -1))
+        linear = parts["linear.weight"].unflatten(1, (*self.form.sides, -1))
         parts["linear.weight"] = linear.permute(0, 3, 1, 2).reshape(len(linear), -1)
         found: Params = {}
         for name, weight in params.items():  # a bias before an instance norm has none
             part = parts.get(name)
-            found[name] = torch.zeros_like(weight) if part is None else part.view(weight.shape)
+            found[name] = torch.zeros_like(weight) if part is None else part.reshape(weight.shape)
         return found
-
-
-def _linear_sides(params: Mapping[str, Tensor], shape: tuple[int, ...], form: Form) -> tuple[int, int]:
-    height, width = (side + 2 * form.padding - 2 >> form.blocks for side in shape[1:])
-    return height, width
 
 
 class Derivatives:
     """The four passes at some weights. Not differentiable itself."""
 
-    def __init__(self, params: Params, shape: tuple[int, ...], form: Form) -> None:
+    def __init__(self, params: Params, form: Form) -> None:
         self.form, self.params = form, params
-        self.sides = _linear_sides(params, shape, form)
         self.at = self.direction(params)
 
+    @property
+    def chunk(self) -> int:
+        """How many images are computed at a time."""
+        return self.form.chunk
+
+    @torch.no_grad()
     def direction(self, params: Mapping[str, Tensor]) -> Prepared:
         """A direction of the weights, for the last two passes."""
-        return Prepared.of(params, self.form, self.sides)
+        return Prepared.of(params, self.form)
 
     def sums(self) -> Sums:
+        """Nothing yet."""
         return Sums(self.form)
 
+    @torch.no_grad()
     def result(self, sums: Sums) -> Params:
         """The summed gradients, by name and in the shapes of the weights."""
-        return sums.result(self.params, self.sides)
+        return sums.result(self.params)
 
+    @torch.no_grad()
     def forward(self, x: Tensor) -> Trace:
         """Logits, and what the other passes need."""
         out, first = first_block.forward(self.at.first, x, self.form.padding)
@@ -179,86 +214,91 @@ class Derivatives:
             out = _images(pooled, out)
         last = out.flatten(1)
         logits = torch.addmm(self.at.bias, last, self.at.weight.t())
-        return Trace((x.shape[2], x.shape[3]), first, blocks, last, logits)
+        return Trace((x.shape[2], x.shape[3]), first, tuple(blocks), last, logits)
 
-    def backward(self, trace: Trace, by_logits: Tensor, sums: Sums | None, *, keep: bool) -> None:
-        """Adds the gradient by the weights to ``sums``; ``keep``: for the last pass."""
-        many = len(by_logits)
+    @torch.no_grad()
+    def backward(self, trace: Trace, by_logits: Tensor, sums: Sums | None) -> Back:
+        """Adds the gradient by the weights to ``sums``."""
         if sums is not None:
             sums.add("linear.weight", by_logits.t() @ trace.last)
             sums.add("linear.bias", by_logits.sum(0))
-        by_out = (by_logits @ self.at.weight).view(many, *self.sides, -1)
-        for i, (block, own) in reversed(list(enumerate(zip(self.at.blocks, trace.blocks), 1))):
+        by_out = (by_logits @ self.at.weight).view(len(by_logits), *self.form.sides, -1)
+        blocks: list[BlockBack] = []
+        parts = list(zip(self.at.blocks, trace.blocks, strict=True))
+        for i, (block, own) in reversed(list(enumerate(parts, 1))):
             dz, norm, returned = norm_pool.backward(own.kept, _pooled(by_out))
-            flat = dz.flatten(1, 2)
-            spread_back = tiles.spread(tiles.padded_from_tiles(flat, many, own.sides))
-            scattered = tiles.scatter(flat)
+            dz = dz.flatten(1, 2)
             if sums is not None:
                 sums.add_norm(i, norm)
-                sums.add_product(f"block{i}.conv.weight", own.spread, scattered)
-            out = tiles.collect(torch.bmm(spread_back, block.back))
-            by_out = tiles.as_images(out, many, own.sides).reshape(many, *own.sides, -1)
-            if keep:
-                own.returned, own.spread_back, own.scattered = returned, spread_back, scattered
+                sums.add_product(f"block{i}.conv.weight", own.spread, tiles.scatter(dz))
+            spread = tiles.spread(tiles.padded_from_tiles(dz, len(by_out), own.sides))
+            by_out = tiles.images(torch.bmm(spread, block.back), len(by_out), own.sides)
+            blocks.append(BlockBack(dz, spread, returned))
         found, first = first_block.backward(self.at.first, trace.first, by_out)
         if sums is not None:
-            sums.add("block0.conv.weight", found.weight)
-            sums.add_norm(0, found.norm)
-        if keep:
-            trace.by_logits, trace.returned = by_logits, first
+            _add_first(sums, found)
+        return Back(first, tuple(reversed(blocks)), by_logits)
 
-    def dot_forward(self, trace: Trace, along: Prepared) -> Tensor:
-        """The derivative of the logits along a direction."""
-        out, trace.dot_folded = first_block.dot_forward(self.at.first, trace.first, along.first)
+    @torch.no_grad()
+    def dot_forward(self, trace: Trace, along: Prepared) -> Dot:
+        """The derivative of the logits along a direction, and what the last pass needs."""
+        out, first = first_block.dot_forward(self.at.first, trace.first, along.first)
+        blocks: list[BlockDot] = []
         for block, v, own in zip(self.at.blocks, along.blocks, trace.blocks, strict=True):
-            own.dot_spread = tiles.spread(tiles.padded(out))
-            products = torch.bmm(own.spread, v.ahead).baddbmm_(own.dot_spread, block.ahead)
+            spread = tiles.spread(tiles.padded(out))
+            products = torch.bmm(own.spread, v.ahead).baddbmm_(spread, block.ahead)
             dot_z = _by_image(tiles.collect(products), len(out))
-            pooled, own.moved = norm_pool.dot_forward(own.kept, dot_z, v.norm)
+            pooled, moved = norm_pool.dot_forward(own.kept, dot_z, v.norm)
+            blocks.append(BlockDot(spread, moved))
             out = _images(pooled, out)
-        trace.dot_last = out.flatten(1)
+        last = out.flatten(1)
         logits = torch.addmm(along.bias, trace.last, along.weight.t())
-        return logits.addmm_(trace.dot_last, self.at.weight.t())
+        return Dot(first, tuple(blocks), last, logits.addmm_(last, self.at.weight.t()))
 
+    @torch.no_grad()
     def dot_backward(
-        self, trace: Trace, along: Prepared, dot_by_logits: Tensor, sums: Sums | None
+        self,
+        trace: Trace,
+        back: Back,
+        dot: Dot,
+        along: Prepared,
+        dot_by_logits: Tensor,
+        sums: Sums | None,
     ) -> Tensor:
         """The derivative along a direction of the gradient by the pixels, and, added to ``sums``,
         of that by the weights."""
-        assert trace.by_logits is not None and trace.dot_last is not None
-        many, by_logits = len(dot_by_logits), trace.by_logits
         if sums is not None:
             by_weight = dot_by_logits.t() @ trace.last
-            sums.add("linear.weight", by_weight.addmm_(by_logits.t(), trace.dot_last))
+            sums.add("linear.weight", by_weight.addmm_(back.by_logits.t(), dot.last))
             sums.add("linear.bias", dot_by_logits.sum(0))
-        by_last = (dot_by_logits @ self.at.weight).addmm_(by_logits, along.weight)
-        by_out = by_last.view(many, *self.sides, -1)
-        parts = list(zip(self.at.blocks, along.blocks, trace.blocks, strict=True))
-        for i, (block, v, own) in reversed(list(enumerate(parts, 1))):
-            assert own.returned is not None and own.moved is not None
-            assert own.spread_back is not None
+        by_last = (dot_by_logits @ self.at.weight).addmm_(back.by_logits, along.weight)
+        by_out = by_last.view(len(by_last), *self.form.sides, -1)
+        for i in reversed(range(len(trace.blocks))):
+            block, v = self.at.blocks[i], along.blocks[i]
+            own, own_back, own_dot = trace.blocks[i], back.blocks[i], dot.blocks[i]
             dot_dz, norm = norm_pool.dot_backward(
-                own.kept, own.returned, own.moved, _pooled(by_out)
+                own.kept, own_back.returned, own_dot.moved, _pooled(by_out)
             )
-            flat = dot_dz.flatten(1, 2)
+            dot_dz = dot_dz.flatten(1, 2)
             if sums is not None:
-                assert own.scattered is not None and own.dot_spread is not None
-                name = f"block{i}.conv.weight"
-                sums.add_norm(i, norm)
-                sums.add_product(name, own.dot_spread, own.scattered)
-                sums.add_product(name, own.spread, tiles.scatter(flat))
-            spread_back = tiles.spread(tiles.padded_from_tiles(flat, many, own.sides))
-            products = torch.bmm(spread_back, block.back).baddbmm_(own.spread_back, v.back)
-            out = tiles.collect(products)
-            by_out = tiles.as_images(out, many, own.sides).reshape(many, *own.sides, -1)
-        assert trace.returned is not None and trace.dot_folded is not None
+                name = f"block{i + 1}.conv.weight"
+                sums.add_norm(i + 1, norm)
+                sums.add_product(name, own_dot.spread, tiles.scatter(own_back.dz))
+                sums.add_product(name, own.spread, tiles.scatter(dot_dz))
+            spread = tiles.spread(tiles.padded_from_tiles(dot_dz, len(by_out), own.sides))
+            products = torch.bmm(spread, block.back).baddbmm_(own_back.spread, v.back)
+            by_out = tiles.images(products, len(by_out), own.sides)
         by_patches, found = first_block.dot_backward(
-            self.at.first, trace.first, trace.returned, along.first, trace.dot_folded, by_out
+            self.at.first, trace.first, back.first, along.first, dot.first, by_out
         )
         if sums is not None:
-            sums.add("block0.conv.weight", found.weight)
-            sums.add_norm(0, found.norm)
+            _add_first(sums, found)
         return first_block.to_pixels(by_patches, trace.sides, self.form.padding)
+
+
+def _add_first(sums: Sums, found: First) -> None:
+    sums.add("block0.conv.weight", found.weight.t())
+    sums.add_norm(0, found.norm)
 
 
 def _by_image(z: Tensor, many: int) -> Tensor:

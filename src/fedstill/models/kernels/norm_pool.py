@@ -88,7 +88,7 @@ def _mean(tiles: Tensor) -> Tensor:
 
 
 def _mean_of_product(a: Tensor, b: Tensor, positions: int) -> Tensor:
-    return (a * b).sum((0, 1, 3)).unsqueeze(1) / positions
+    return (a * b).flatten(0, 1).sum(0).sum(1, keepdim=True) / positions
 
 
 def forward(z: Tensor, norm: Affine) -> tuple[Tensor, Normed]:

@@ -109,16 +109,21 @@ def padded(images: Tensor) -> Tensor:
     return out
 
 
-def as_images(tiles: Tensor, many: int, sides: tuple[int, int]) -> Tensor:
-    """Tiles of outputs as a view of images: [N, H/4, 4, W/4, 4, C]."""
-    rows, columns = (side // TILE for side in sides)
-    return tiles.view(TILE, TILE, many, rows, columns, -1).permute(2, 3, 0, 4, 1, 5)
+def images(products: Tensor, many: int, sides: tuple[int, int]) -> Tensor:
+    """Products in the domain as images."""
+    return _by_row(collect(products), many, sides).reshape(many, *sides, -1)
 
 
 def padded_from_tiles(tiles: Tensor, many: int, sides: tuple[int, int]) -> Tensor:
-    """The same as ``padded``, of an image in tiles."""
+    """The same as ``padded``, of images in tiles."""
     height, width = sides
     out = tiles.new_zeros(many, height + 2, width + 2, tiles.shape[-1])
     inner = out[:, 1:-1, 1:-1].unflatten(1, (-1, TILE)).unflatten(3, (-1, TILE))
-    inner.copy_(as_images(tiles, many, sides))
+    inner.copy_(_by_row(tiles, many, sides))
     return out
+
+
+def _by_row(tiles: Tensor, many: int, sides: tuple[int, int]) -> Tensor:
+    """A view [N, H/4, 4, W/4, 4, C] of images in tiles."""
+    rows, columns = (side // TILE for side in sides)
+    return tiles.view(TILE, TILE, many, rows, columns, -1).permute(2, 3, 0, 4, 1, 5)
