@@ -4,9 +4,9 @@
 
 In one run, on the same tensors and weights: (a) all images at once through PyTorch's own layers,
 the graph kept and differentiated twice; (b) ours by autograd; (c) the same with the real side
-compiled; (d) ours as it runs: by the network's own derivatives where it has them (width 64 or
-more), else as (b). Biases and norm scales are left out of the distance: the gradient of a bias
-before an instance norm is zero, and what (a) finds there is the direction of its rounding errors.
+compiled; (d) ours as it runs: by the network's own derivatives where it has them, else as (b).
+Biases and norm scales are left out of the distance: the gradient of a bias before an instance norm
+is zero, and what (a) finds there is the direction of its rounding errors.
 Pixel gradients are compared with each other and with float64. Times are processor time of one
 thread, the best of the repeats, in alternation. A step is one real gradient and the pixel updates
 that it serves: 1, and ``--pixel-steps`` (R_b). The fraction of this machine's single-precision
@@ -46,7 +46,7 @@ EAGER = "(a) everything at once, eager"
 class ByAutograd(ConvNet):
     """The same network without its own derivatives."""
 
-    def derivatives(self, params: Params, records: int) -> None:
+    def written_out(self, records: int, order: int) -> None:
         return None
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedstill.errors import RequestError
 from fedstill.models.kernels import winograd
-from fedstill.models.kernels.derivatives import Derivatives, Form
+from fedstill.models.kernels.derivatives import Form
 from fedstill.models.layers import (
     ACTIVATIONS,
     POOLINGS,
@@ -34,8 +34,10 @@ from fedstill.types import Params
 _CHUNK_PIXELS = 16 * 32 * 32
 _MOST_LEFT, _DEEPEST = 8, 6
 _WINOGRAD_WIDTH = 64  # measured: below it, plain convolutions are faster
-# Of the derivatives that are written out. Measured: fewer records are faster by autograd.
-_WRITTEN_OUT_PIXELS, _WRITTEN_OUT_RECORDS = 32 * 32 * 32, 4
+# Derivatives that are written out, by order: the least width, and the least width times records.
+# Measured: below, autograd is as fast. Their chunks are larger: 32 images of 32x32 at width 128.
+_WRITTEN_OUT = {1: (32, 1024), 2: (16, 256)}
+_MOST_POSITIONS, _MOST_OUTPUTS = 64 * 32 * 32, 2**22
 
 
 @dataclass(frozen=True)
@@ -138,18 +140,22 @@ class ConvNet(Model):
         last = outputs[-1].flatten(1)
         return (*outputs, F.linear(last, params["linear.weight"], params["linear.bias"]))
 
-    def derivatives(self, params: Params, records: int) -> Derivatives | None:
-        on_cpu = params["linear.bias"].device.type == "cpu"
-        if not (on_cpu and self.fast_inference and records >= _WRITTEN_OUT_RECORDS):
+    def written_out(self, records: int, order: int) -> Form | None:
+        narrowest, least = _WRITTEN_OUT[order]
+        if self.width < narrowest or records * self.width < least or not self._in_tiles:
             return None
-        chunk = max(1, min(256, _WRITTEN_OUT_PIXELS // self._pixels))
-        return Derivatives(params, Form(self.blocks, self._first_padding, self._sides, chunk))
+        size = max(1, min(_MOST_POSITIONS, _MOST_OUTPUTS // self.width) // self._pixels)
+        return Form(self.blocks, self._first_padding, self._sides, size)
 
     @property
     def fast_inference(self) -> bool:
         """Winograd's: for the papers' network at width 64 or more, on images of whole tiles."""
-        kind = (self.norm, self.activation, self.pooling)
-        if self.width < _WINOGRAD_WIDTH or kind != ("instance", "relu", "average"):
+        return self.width >= _WINOGRAD_WIDTH and self._in_tiles
+
+    @property
+    def _in_tiles(self) -> bool:
+        """Whether this is the papers' network on images of whole tiles."""
+        if (self.norm, self.activation, self.pooling) != ("instance", "relu", "average"):
             return False
         grow = 2 * self._first_padding - 2
         inputs = [

@@ -13,7 +13,7 @@ from fedstill.features import FeatureMap
 from fedstill.types import Params
 
 if TYPE_CHECKING:
-    from fedstill.models.kernels.derivatives import Derivatives
+    from fedstill.models.kernels.derivatives import Form
     from fedstill.models.module import ModuleNorm
 
 Searched = tuple[Any, ...] | range  # the values that a search may try
@@ -56,9 +56,9 @@ class Model(ABC):
         """Whether ``inference`` is faster than ``features``."""
         return False
 
-    def derivatives(self, params: Params, records: int) -> "Derivatives | None":
-        """First and second derivatives of ``apply`` at these weights, written out, if this network
-        has them and they are faster than autograd's on this many records. ``None``: no."""
+    def written_out(self, records: int, order: int) -> "Form | None":
+        """How the derivatives of ``apply`` up to this order are written out, if they are and that
+        is faster than autograd on a batch of so many records. ``None``: autograd is used."""
         return None
 
     def apply(self, params: Params, x: Tensor) -> Tensor:

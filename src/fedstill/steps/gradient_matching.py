@@ -146,7 +146,7 @@ def gradient_matching_pixels(
     def distance_at(gradient: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         return _distance_and_gradient(target, gradient, how)
 
-    by_hand = written_out(task, params, images)
+    by_hand = written_out(task, params, images, 2)
     if by_hand is not None:
         kept = _KEPT_CHUNKS * task.chunk
         return matched_pixels(by_hand, task.loss, images, labels, augment, distance_at, kept)

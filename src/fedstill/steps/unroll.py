@@ -159,7 +159,7 @@ def _step(task: Task, weights: Params, batches: Batches, step: int, learning_rat
 def _gradient(task: Task, weights: Params, batches: Batches, step: int) -> Params:
     """The gradient of the mean loss over one step's batch."""
     x, y = batches.at(step)
-    by_hand = written_out(task, weights, x)
+    by_hand = written_out(task, weights, x, 1)
     if by_hand is not None:
         return first_order(by_hand, task.loss, x, y)[0]
     leaves = tracked(weights)
@@ -180,7 +180,7 @@ def _second_order(
 ) -> tuple[Tensor, Tensor, Params, float]:
     """Gradients of <grad_w L, v> by inputs, labels and weights, and its value; L is a mean, so the
     chunks are summed."""
-    by_hand = written_out(task, weights, x)
+    by_hand = written_out(task, weights, x, 2)
     if by_hand is not None:
         return second_order(by_hand, task.loss, x, y, v)
     by_x, by_y = torch.zeros_like(x), torch.zeros_like(y)

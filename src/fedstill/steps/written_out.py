@@ -1,4 +1,4 @@
-"""Gradients by derivatives that a network has written out (``Model.derivatives``), in chunks.
+"""Gradients by derivatives that a network has written out (``Model.written_out``), in chunks.
 
 The same results up to rounding as autograd's; the loss, a function of the logits, is still left to
 autograd, so it may be any.
@@ -18,12 +18,14 @@ from fedstill.types import Params, Task
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def written_out(task: Task, params: Params, x: Tensor) -> Derivatives | None:
-    """The network's own derivatives, if it has them and they suit these inputs."""
-    if task.precision != torch.float32 or not x.is_floating_point():
+def written_out(task: Task, params: Params, x: Tensor, order: int) -> Derivatives | None:
+    """The network's own derivatives at these weights, if it has them and they suit the inputs."""
+    weight = next(iter(params.values()))
+    same_kind = (x.dtype, x.device.type) == (weight.dtype, "cpu") and weight.device == x.device
+    form = task.model.written_out(len(x), order)
+    if form is None or not same_kind or task.precision != torch.float32:
         return None
-    found = task.model.derivatives(params, len(x))
-    return found if found is not None and found.at.bias.dtype == x.dtype else None
+    return Derivatives(params, form)
 
 
 @dataclass(frozen=True)

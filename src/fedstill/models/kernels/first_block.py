@@ -11,7 +11,8 @@ derivatives: they need only G, the sum over the positions of dy P, which is as s
 What follows from G is small algebra. Tangents (names that begin with ``dot``) are the derivatives
 along a direction of the weights, by the product rule.
 
-A few images at a time go through all steps, so that their outputs stay in the second cache.
+The outputs are not kept: each pass computes them again for one image or a few at a time, in the
+second cache, which is faster than to write them to memory and to read them again.
 Tensors: patches [N, inputs of an output + 1, H x W], of which the last input is 1; outputs
 [N, H x W, C]; weights [inputs of an output, C]. Positions are in the order of the corners: first
 the upper left of every four outputs that are pooled into one, and so on.
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from fedstill.models.kernels.norm_pool import EPSILON, Affine
 
-_AT_ONCE = 4  # images: measured
+_AT_ONCE = 2**17  # outputs: half a megabyte
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,20 @@ class FirstKept:
 
     patches: Tensor
     covariance: Tensor
-    out: Tensor  # after the ReLU
     folded: Tensor  # f and the shift [N, inputs + 1, C]
     spread: Tensor  # C w
     inverse: Tensor  # r
     sides: tuple[int, int]  # of the pooled output
+
+    def parts(self) -> Iterator[slice]:
+        """The images, a few at a time."""
+        many, _, positions = self.patches.shape
+        size = max(1, _AT_ONCE // (positions * self.folded.shape[2]))
+        return (slice(start, start + size) for start in range(0, many, size))
+
+    def outputs(self, part: slice) -> Tensor:
+        """The outputs of some images before the ReLU."""
+        return torch.bmm(self.patches[part].mT, self.folded[part])
 
 
 @dataclass(frozen=True)
@@ -80,12 +90,10 @@ def forward(first: First, x: Tensor, padding: int) -> tuple[Tensor, FirstKept]:
     inverse = torch.rsqrt((spread * first.weight).sum(1) + EPSILON)
     factor = (first.norm.scale * inverse)[:, None]
     folded = _with_shift(factor * first.weight, first.norm.shift)
-    out = x.new_empty(many, positions, folded.shape[2])
+    kept = FirstKept(patches, covariance, folded, spread, inverse, (rows, columns))
     pooled = x.new_empty(many, positions // 4, folded.shape[2])
-    for part in _parts(many):
-        torch.bmm(patches[part].mT, folded[part], out=out[part])
-        _pool(out[part].relu_(), pooled[part])
-    kept = FirstKept(patches, covariance, out, folded, spread, inverse, (rows, columns))
+    for part in kept.parts():
+        _pool(kept.outputs(part).relu_(), pooled[part])
     return pooled.view(many, rows, columns, -1), kept
 
 
@@ -93,8 +101,8 @@ def backward(first: First, kept: FirstKept, gradient: Tensor) -> tuple[First, Fi
     """Gradients by the block's weights; ``gradient`` [N, H/2, W/2, C]."""
     quarter = gradient.flatten(1, 2) * 0.25
     sums = torch.empty_like(kept.folded)
-    for part in _parts(len(quarter)):
-        dy = _passed(_up(quarter[part]), kept.out[part])
+    for part in kept.parts():
+        dy = _passed(_up(quarter[part]), kept.outputs(part))
         torch.bmm(kept.patches[part], dy, out=sums[part])
     along = (first.weight * sums[:, :-1]).sum(1)
     by_variance = -0.5 * first.norm.scale * kept.inverse.pow(3) * along
@@ -111,10 +119,11 @@ def dot_forward(first: First, kept: FirstKept, along: First) -> tuple[Tensor, Fi
     dot_factor = along.norm.scale * inverse + scale * dot_inverse
     dot_folded = dot_factor[:, None] * first.weight + (scale * inverse)[:, None] * along.weight
     folded = _with_shift(dot_folded, along.norm.shift)
-    pooled = torch.empty_like(kept.out[:, : kept.out.shape[1] // 4])
-    for part in _parts(len(pooled)):
+    many, _, positions = kept.patches.shape
+    pooled = folded.new_empty(many, positions // 4, folded.shape[2])
+    for part in kept.parts():
         dot_y = torch.bmm(kept.patches[part].mT, folded[part])
-        _pool(_passed(dot_y, kept.out[part]), pooled[part])
+        _pool(_passed(dot_y, kept.outputs(part)), pooled[part])
     return pooled.view(len(pooled), *kept.sides, -1), FirstMoved(folded, dot_inverse)
 
 
@@ -130,11 +139,12 @@ def dot_backward(
     quarter = dot_gradient.flatten(1, 2) * 0.25
     dot_sums = torch.empty_like(back.sums)
     by_patches = torch.empty_like(kept.patches[:, :-1])
-    for part in _parts(len(quarter)):
-        dot_dy = _passed(_up(quarter[part]), kept.out[part])
+    for part in kept.parts():
+        out = kept.outputs(part)
+        dot_dy = _passed(_up(quarter[part]), out)
         torch.bmm(kept.patches[part], dot_dy, out=dot_sums[part])
         torch.bmm(kept.folded[part, :-1], dot_dy.mT, out=by_patches[part])
-        dy = _passed(_up(back.gradient[part]), kept.out[part])
+        dy = _passed(_up(back.gradient[part]), out)
         by_patches[part].baddbmm_(moved.folded[part, :-1], dy.mT)
 
     w, v, sums, dot = first.weight, along.weight, back.sums[:, :-1], dot_sums[:, :-1]
@@ -148,7 +158,7 @@ def dot_backward(
     # The gradient by the covariance, C = P P^T / positions, as one by the patches.
     mixed = torch.matmul(by_variance[:, None] * v, w.t())
     by_covariance = torch.matmul(dot_by_variance[:, None] * w, w.t()) + mixed + mixed.mT
-    by_patches.baddbmm_(by_covariance * (2 / kept.out.shape[1]), kept.patches[:, :-1])
+    by_patches.baddbmm_(by_covariance * (2 / kept.patches.shape[2]), kept.patches[:, :-1])
 
     dot_factor = along.norm.scale * inverse + scale * dot_inverse
     by_weight = dot_factor[:, None] * sums + (scale * inverse)[:, None] * dot
@@ -167,10 +177,6 @@ def to_pixels(by_patches: Tensor, sides: tuple[int, int], padding: int) -> Tenso
     flat = split.reshape(many, inputs, -1)
     flat -= flat.mean(2, keepdim=True)  # the patches were centred
     return F.fold(flat, (height, width), 3, padding=padding)
-
-
-def _parts(many: int) -> Iterator[slice]:
-    return (slice(start, start + _AT_ONCE) for start in range(0, many, _AT_ONCE))
 
 
 def _with_shift(folded: Tensor, shift: Tensor) -> Tensor:
