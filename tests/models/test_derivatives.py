@@ -179,14 +179,12 @@ def test_norm_and_pooling_are_the_layers() -> None:
     gradient, dot_gradient = draw(3, 6, 2, 2, name="g"), draw(3, 6, 2, 2, name="vg")
 
     def layers(z: Tensor, scale: Tensor, shift: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-        out, back = torch.func.vjp(plain_block, z, scale, shift)
-        return out, *back(g)
+        found = torch.func.vjp(plain_block, z, scale, shift)
+        return found[0], *found[1](g)
 
-    expected, dots = torch.func.jvp(
-        layers,
-        (z, norm.scale, norm.shift, gradient),
-        (dot_z, along.scale, along.shift, dot_gradient),
-    )
+    primals = (z, norm.scale, norm.shift, gradient)
+    both = torch.func.jvp(layers, primals, (dot_z, along.scale, along.shift, dot_gradient))
+    expected, dots = both[0], both[1]
 
     def as_tiles(x: Tensor) -> Tensor:  # [4 x 4, N, 1, C]
         return x.permute(2, 3, 0, 1).reshape(16, 3, 1, 6)
