@@ -148,6 +148,12 @@ def test_single_precision_is_exact_enough() -> None:
                 assert apart(one[name], other[name]) < 3e-5, name
 
 
+def in_tiles(x: Tensor) -> Tensor:
+    """[N, C, H, W] as tiles of 4x4 outputs."""
+    rows = x.movedim(1, -1).unflatten(2, (-1, 4)).unflatten(1, (-1, 4))
+    return rows.permute(2, 4, 0, 1, 3, 5).reshape(16, -1, x.shape[1])
+
+
 @pytest.mark.parametrize("sides", [(4, 4), (8, 12), (16, 4)])
 def test_tiles_are_the_convolution_and_its_gradients(sides: tuple[int, int]) -> None:
     x = draw(3, 5, *sides, name="x").requires_grad_(True)
@@ -157,13 +163,11 @@ def test_tiles_are_the_convolution_and_its_gradients(sides: tuple[int, int]) -> 
     by_x, by_weight = torch.autograd.grad(out, [x, weight], gradient)
     with torch.no_grad():
         spread = tiles.spread(tiles.padded(x.movedim(1, -1)))
-        found = tiles.images(torch.bmm(spread, tiles.enter(weight)), 3, sides)
-        rows = gradient.movedim(1, -1).unflatten(2, (-1, 4)).unflatten(1, (-1, 4))
-        flat = rows.permute(2, 4, 0, 1, 3, 5).reshape(16, -1, 7)
-        back = tiles.spread(tiles.padded_from_tiles(flat, 3, sides))
-        data = tiles.images(torch.bmm(back, tiles.enter_reversed(weight)), 3, sides)
-        weights = tiles.leave(torch.bmm(spread.mT, tiles.scatter(flat)))
-    torch.testing.assert_close(found, out.detach().movedim(1, -1), rtol=1e-10, atol=1e-10)
+        found = tiles.collect(torch.bmm(spread, tiles.enter(weight)))
+        back = tiles.scatter(in_tiles(gradient))
+        data = tiles.unspread(torch.bmm(back, tiles.enter(weight).mT), 3, sides)
+        weights = tiles.leave(torch.bmm(spread.mT, back))
+    torch.testing.assert_close(found, in_tiles(out.detach()), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(data, by_x.movedim(1, -1), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(weights, by_weight, rtol=1e-10, atol=1e-10)
 

@@ -40,10 +40,9 @@ class Form:
 
 @dataclass(frozen=True)
 class Block:
-    """A block after the first: the weights in Winograd's domain, for both directions."""
+    """A block after the first: the weights in Winograd's domain."""
 
-    ahead: Tensor
-    back: Tensor
+    weight: Tensor
     norm: Affine
 
 
@@ -61,11 +60,7 @@ class Prepared:
         """From the weights by name; convolution biases are not needed."""
         weights = {name: value.detach() for name, value in params.items()}
         blocks = tuple(
-            Block(
-                tiles.enter(weights[f"block{i}.conv.weight"]),
-                tiles.enter_reversed(weights[f"block{i}.conv.weight"]),
-                _norm(weights, i),
-            )
+            Block(tiles.enter(weights[f"block{i}.conv.weight"]), _norm(weights, i))
             for i in range(1, form.blocks)
         )
         first = First(weights["block0.conv.weight"].flatten(1).t().contiguous(), _norm(weights, 0))
@@ -88,11 +83,9 @@ class BlockTrace:
 
 @dataclass(frozen=True)
 class BlockBack:
-    """After the backward pass: the gradient by the convolution's output, in tiles and in the
-    domain."""
+    """After the backward pass: the gradient by the convolution's output in the domain."""
 
-    dz: Tensor
-    spread: Tensor
+    scattered: Tensor
     returned: Returned
 
 
@@ -208,7 +201,7 @@ class Derivatives:
         blocks: list[BlockTrace] = []
         for block in self.at.blocks:
             spread = tiles.spread(tiles.padded(out))
-            z = tiles.collect(torch.bmm(spread, block.ahead))
+            z = tiles.collect(torch.bmm(spread, block.weight))
             pooled, kept = norm_pool.forward(_by_image(z, len(x)), block.norm)
             blocks.append(BlockTrace((out.shape[1], out.shape[2]), spread, kept))
             out = _images(pooled, out)
@@ -227,13 +220,13 @@ class Derivatives:
         parts = list(zip(self.at.blocks, trace.blocks, strict=True))
         for i, (block, own) in reversed(list(enumerate(parts, 1))):
             dz, norm, returned = norm_pool.backward(own.kept, _pooled(by_out))
-            dz = dz.flatten(1, 2)
+            scattered = tiles.scatter(dz.flatten(1, 2))
             if sums is not None:
                 sums.add_norm(i, norm)
-                sums.add_product(f"block{i}.conv.weight", own.spread, tiles.scatter(dz))
-            spread = tiles.spread(tiles.padded_from_tiles(dz, len(by_out), own.sides))
-            by_out = tiles.images(torch.bmm(spread, block.back), len(by_out), own.sides)
-            blocks.append(BlockBack(dz, spread, returned))
+                sums.add_product(f"block{i}.conv.weight", own.spread, scattered)
+            products = torch.bmm(scattered, block.weight.mT)
+            by_out = tiles.unspread(products, len(by_out), own.sides)
+            blocks.append(BlockBack(scattered, returned))
         found, first = first_block.backward(self.at.first, trace.first, by_out)
         if sums is not None:
             _add_first(sums, found)
@@ -246,7 +239,7 @@ class Derivatives:
         blocks: list[BlockDot] = []
         for block, v, own in zip(self.at.blocks, along.blocks, trace.blocks, strict=True):
             spread = tiles.spread(tiles.padded(out))
-            products = torch.bmm(own.spread, v.ahead).baddbmm_(spread, block.ahead)
+            products = torch.bmm(own.spread, v.weight).baddbmm_(spread, block.weight)
             dot_z = _by_image(tiles.collect(products), len(out))
             pooled, moved = norm_pool.dot_forward(own.kept, dot_z, v.norm)
             blocks.append(BlockDot(spread, moved))
@@ -279,15 +272,15 @@ class Derivatives:
             dot_dz, norm = norm_pool.dot_backward(
                 own.kept, own_back.returned, own_dot.moved, _pooled(by_out)
             )
-            dot_dz = dot_dz.flatten(1, 2)
+            scattered = tiles.scatter(dot_dz.flatten(1, 2))
             if sums is not None:
                 name = f"block{i + 1}.conv.weight"
                 sums.add_norm(i + 1, norm)
-                sums.add_product(name, own_dot.spread, tiles.scatter(own_back.dz))
-                sums.add_product(name, own.spread, tiles.scatter(dot_dz))
-            spread = tiles.spread(tiles.padded_from_tiles(dot_dz, len(by_out), own.sides))
-            products = torch.bmm(spread, block.back).baddbmm_(own_back.spread, v.back)
-            by_out = tiles.images(products, len(by_out), own.sides)
+                sums.add_product(name, own_dot.spread, own_back.scattered)
+                sums.add_product(name, own.spread, scattered)
+            products = torch.bmm(scattered, block.weight.mT)
+            products.baddbmm_(own_back.scattered, v.weight.mT)
+            by_out = tiles.unspread(products, len(by_out), own.sides)
         by_patches, found = first_block.dot_backward(
             self.at.first, trace.first, back.first, along.first, dot.first, by_out
         )

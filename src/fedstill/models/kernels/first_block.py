@@ -99,7 +99,7 @@ def forward(first: First, x: Tensor, padding: int) -> tuple[Tensor, FirstKept]:
 
 def backward(first: First, kept: FirstKept, gradient: Tensor) -> tuple[First, FirstReturned]:
     """Gradients by the block's weights; ``gradient`` [N, H/2, W/2, C]."""
-    quarter = gradient.flatten(1, 2) * 0.25
+    quarter = (gradient * 0.25).flatten(1, 2)
     sums = torch.empty_like(kept.folded)
     for part in kept.parts():
         dy = _passed(_up(quarter[part]), kept.outputs(part))
@@ -136,7 +136,7 @@ def dot_backward(
     dot_gradient: Tensor,
 ) -> tuple[Tensor, First]:
     """The tangents of the gradients by the patches (as if not centred) and by the weights."""
-    quarter = dot_gradient.flatten(1, 2) * 0.25
+    quarter = (dot_gradient * 0.25).flatten(1, 2)
     dot_sums = torch.empty_like(back.sums)
     by_patches = torch.empty_like(kept.patches[:, :-1])
     for part in kept.parts():

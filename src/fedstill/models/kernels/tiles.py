@@ -1,10 +1,10 @@
 """3x3 convolutions and their weight gradients in Winograd's domain, in separate stages.
 
 A convolution is ``collect(spread(inputs) @ enter(weights))``, one matrix product for each of the 36
-positions of a tile. Derivatives share the stages: the data gradient is a convolution with the
-reversed weights, the weight gradient is ``leave(spread(inputs)^T @ scatter(output gradient))``, and
-sums of several convolutions are summed before ``collect``. Each linear map here is the exact
-transpose or composition of the definition's, so only rounding differs.
+positions of a tile. Derivatives are the transposes of these stages: the weight gradient is
+``leave(spread(inputs)^T @ scatter(output gradient))``, the input gradient is
+``unspread(scatter(output gradient) @ enter(weights)^T)``; they share what they have in common, and
+sums of convolutions are summed before ``collect`` or ``unspread``. Only rounding differs.
 
 Tensors: ``padded`` [N, H + 2, W + 2, C]; in the domain [36, tiles, C]; tiles of outputs
 [16, N x H/4 x W/4, C]; images [N, H, W, C].
@@ -103,11 +103,6 @@ def enter(weight: Tensor) -> Tensor:
     return flat.view(-1, weight.shape[1], weight.shape[0])
 
 
-def enter_reversed(weight: Tensor) -> Tensor:
-    """The weights of the data gradient's convolution: [36, outputs, C]."""
-    return enter(weight.flip(2, 3).transpose(0, 1))
-
-
 def leave(gradient: Tensor) -> Tensor:
     """The transpose of ``enter``: the gradient of the weights [outputs, C, 3, 3]."""
     _, inputs, outputs = gradient.shape
@@ -123,21 +118,21 @@ def padded(images: Tensor) -> Tensor:
     return out
 
 
-def images(products: Tensor, many: int, sides: tuple[int, int]) -> Tensor:
-    """Products in the domain as images."""
-    return _by_row(collect(products), many, sides).reshape(many, *sides, -1)
+def unspread(gradient: Tensor, many: int, sides: tuple[int, int]) -> Tensor:
+    """The transpose of ``spread`` and of the padding: the gradient of the images, as a view.
 
-
-def padded_from_tiles(tiles: Tensor, many: int, sides: tuple[int, int]) -> Tensor:
-    """The same as ``padded``, of images in tiles."""
-    height, width = sides
-    out = tiles.new_zeros(many, height + 2, width + 2, tiles.shape[-1])
-    inner = out[:, 1:-1, 1:-1].unflatten(1, (-1, TILE)).unflatten(3, (-1, TILE))
-    inner.copy_(_by_row(tiles, many, sides))
-    return out
-
-
-def _by_row(tiles: Tensor, many: int, sides: tuple[int, int]) -> Tensor:
-    """A view [N, H/4, 4, W/4, 4, C] of images in tiles."""
+    The last two rows and columns of a tile are the first two of the next one.
+    """
     rows, columns = (side // TILE for side in sides)
-    return tiles.view(TILE, TILE, many, rows, columns, -1).permute(2, 3, 0, 4, 1, 5)
+    found = _twice(_INPUT, gradient.view(_SIDE, _SIDE, -1), transposed=True)
+    by_image = found.view(_SIDE, _SIDE, many, rows, columns, -1).permute(2, 3, 0, 4, 1, 5)
+    own, below = by_image[:, :, :TILE], by_image[:, :, TILE:]
+    out = gradient.new_empty(many, rows + 1, TILE, columns + 1, TILE, gradient.shape[-1])
+    out[:, rows] = 0.0
+    out[:, :, :, columns] = 0.0
+    out[:, :rows, :, :columns] = own[..., :TILE, :]
+    out[:, 1:, :2, :columns] += below[..., :TILE, :]
+    out[:, :rows, :, 1:, :2] += own[..., TILE:, :]
+    out[:, 1:, :2, 1:, :2] += below[..., TILE:, :]
+    height, width = sides
+    return out.flatten(1, 2).flatten(2, 3)[:, 1 : height + 1, 1 : width + 1]
