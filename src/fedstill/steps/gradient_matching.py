@@ -2,6 +2,7 @@
 
 Zhao et al., "Dataset Condensation with Gradient Matching" (DC), ICLR 2021, and its successors.
 
+A network that has its derivatives written out uses them on both sides (``written_out``). Of others
 ``torch.compile`` is used on the real side only. The synthetic side is differentiated twice, which
 autograd cannot do through a compiled function; written with ``torch.func`` it can be compiled, but
 then computes its first pass twice, and was slower than plain PyTorch (docs/measurements.md).
@@ -106,7 +107,8 @@ def weight_gradient(
     task: Task, params: Params, x: Tensor, y: Tensor, *, compiled: bool = False
 ) -> list[Tensor]:
     """Gradient of the mean loss over one batch: what images are matched to."""
-    if not (compiled and compiler_found()):
+    own = task.model.written_out(len(x), 1)  # these gain nothing from the compiler
+    if own is not None or not (compiled and compiler_found()):
         return batch_gradient(task, tracked(params), x, y)[0]
     program, size = _compiled(task.model, task.loss), task.chunk
     shares = x.new_full((len(x),), 1 / len(x))
