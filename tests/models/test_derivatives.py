@@ -150,7 +150,7 @@ def test_single_precision_is_exact_enough() -> None:
 
 def in_tiles(x: Tensor) -> Tensor:
     """[N, C, H, W] as tiles of 4x4 outputs."""
-    rows = x.movedim(1, -1).unflatten(2, (-1, 4)).unflatten(1, (-1, 4))
+    rows: Tensor = x.movedim(1, -1).unflatten(2, (-1, 4)).unflatten(1, (-1, 4))
     return rows.permute(2, 4, 0, 1, 3, 5).reshape(16, -1, x.shape[1])
 
 
