@@ -3,9 +3,9 @@
 The same gradients of inputs and soft labels, on the papers' ConvNet. Each measurement is a separate
 process; memory is the peak of resident memory above its size before the steps, time is processor
 time of the fastest of three. "every step" keeps the weights of all steps, "root" those before every
-sqrt(m)-th.
+sqrt(m)-th. "by autograd" does without the network's own derivatives.
 
-    python benchmarks/unroll.py [--width 128] [--examples 8]
+    python benchmarks/unroll.py [--width 128] [--examples 8] [--compare]
 """
 
 import argparse
@@ -14,17 +14,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedstill.data import Scaling
+from fedstill.engine.memory import keep_freed_memory
 from fedstill.models import ConvNet
 from fedstill.rng import Rng
 from fedstill.steps.unroll import Batches, backward, unroll
 from fedstill.types import Params, Task
 
 RATE = 0.01
+AUTOGRAD = "ours, by autograd"
+
+
+@dataclass(frozen=True)
+class ByAutograd(ConvNet):
+    """The same network without its own derivatives."""
+
+    def written_out(self, records: int, order: int) -> None:
+        return None
 
 
 def one_large_graph(task: Task, start: Params, batches: Batches) -> Tensor:
@@ -54,18 +65,41 @@ def ours(stride: Callable[[int], int]) -> Callable[[Task, Params, Batches], Tens
 
 WAYS: dict[str, Callable[[Task, Params, Batches], Tensor]] = {
     "one large graph": one_large_graph,
+    AUTOGRAD: ours(lambda steps: 1),
     "ours, every step": ours(lambda steps: 1),
     "ours, root": ours(lambda steps: round(steps**0.5)),
 }
 
 
-def measure(way: str, steps: int, width: int, examples: int) -> None:
-    torch.set_num_threads(1)
-    task = Task(ConvNet((1, 28, 28), 10, width=width), (1, 28, 28), 10, 1, 1, Scaling((), ()))
+def problem(way: str, steps: int, width: int, examples: int) -> tuple[Task, Params, Batches]:
+    network = (ByAutograd if way == AUTOGRAD else ConvNet)((1, 28, 28), 10, width=width)
+    task = Task(network, (1, 28, 28), 10, 1, 1, Scaling((), ()))
     generator = Rng(0).torch()
     start = task.model.init(generator)
     x = torch.randn(steps, examples, *task.shape, generator=generator)
-    batches = Batches(x, torch.randn(steps, examples, 10, generator=generator).softmax(-1))
+    y = torch.randn(steps, examples, 10, generator=generator).softmax(-1)
+    return task, start, Batches(x, y)
+
+
+def compare(steps: int, width: int, examples: int) -> None:
+    """Times alone, in one process and in alternation."""
+    torch.set_num_threads(1)
+    ways = [AUTOGRAD, "ours, every step"]
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(6):
+        for way in ways:
+            task, start, batches = problem(way, steps, width, examples)
+            begun = time.process_time()
+            WAYS[way](task, start, batches)
+            best[way] = min(best[way], time.process_time() - begun)
+    slow, fast = best.values()
+    print(f"width {width}, {examples} examples per step, m = {steps}: ", end="")
+    print(f"by autograd {slow:.3f} s, ours {fast:.3f} s: {slow / fast:.2f} times as fast")
+
+
+def measure(way: str, steps: int, width: int, examples: int) -> None:
+    torch.set_num_threads(1)
+    task, start, batches = problem(way, steps, width, examples)
     warm = Batches(batches.x[:1], batches.y[:1])
     WAYS[way](task, start, warm)  # memory that the libraries need
     before, times = _peak(), []
@@ -88,13 +122,25 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--examples", type=int, default=8)
-    parser.add_argument("--way")
+    parser.add_argument("--way", choices=WAYS)
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--compare", action="store_true", help="times alone, in alternation")
+    parser.add_argument(
+        "--keep-memory",
+        action="store_true",
+        help="let the C library keep freed memory, as our workers do",
+    )
     options = parser.parse_args()
+    if options.keep_memory:
+        keep_freed_memory()
+    if options.compare:
+        compare(options.steps or 4, options.width, options.examples)
+        return
     if options.way:
         measure(options.way, options.steps, options.width, options.examples)
         return
     same = ["--width", str(options.width), "--examples", str(options.examples)]
+    same += ["--keep-memory"] if options.keep_memory else []
     for steps in (4, 16, 64):
         for way in WAYS:
             own = ["--way", way, "--steps", str(steps)]

@@ -17,6 +17,7 @@ from fedstill.errors import RequestError
 from fedstill.models.kernels import winograd
 from fedstill.models.kernels.blocks import Blocks
 from fedstill.models.kernels.library import kernel_for
+from fedstill.models.kernels.derivatives import Form
 from fedstill.models.layers import (
     ACTIVATIONS,
     POOLINGS,
@@ -35,6 +36,10 @@ from fedstill.types import Params
 _CHUNK_PIXELS = 16 * 32 * 32
 _MOST_LEFT, _DEEPEST = 8, 6
 _WINOGRAD_WIDTH = 64  # measured: below it, plain convolutions are faster
+# Derivatives that are written out, by order: the least width, and the least width times records.
+# Measured: below, autograd is as fast. Their chunks are larger: 32 images of 32x32 at width 128.
+_WRITTEN_OUT = {1: (32, 1024), 2: (16, 256)}
+_MOST_POSITIONS, _MOST_OUTPUTS = 64 * 32 * 32, 2**22
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,13 @@ class ConvNet(Model):
 
     @property
     def chunk(self) -> int:
+        return max(1, min(256, _CHUNK_PIXELS // self._pixels))
+
+    @property
+    def _pixels(self) -> int:
+        """Positions of the first convolution's output."""
         grow = 2 * self._first_padding - 2
-        pixels = (self.shape[1] + grow) * (self.shape[2] + grow)
-        return max(1, min(256, _CHUNK_PIXELS // pixels))
+        return (self.shape[1] + grow) * (self.shape[2] + grow)
 
     def init(self, generator: torch.Generator) -> Params:
         params: Params = {}
@@ -158,11 +167,22 @@ class ConvNet(Model):
     def _has_kernel(self, params: Params) -> bool:
         return self.fast_inference and params["linear.weight"].device.type == "cpu"
 
+    def written_out(self, records: int, order: int) -> Form | None:
+        narrowest, least = _WRITTEN_OUT[order]
+        if self.width < narrowest or records * self.width < least or not self._in_tiles:
+            return None
+        size = max(1, min(_MOST_POSITIONS, _MOST_OUTPUTS // self.width) // self._pixels)
+        return Form(self.blocks, self._first_padding, self._sides, size)
+
     @property
     def fast_inference(self) -> bool:
         """Winograd's: for the papers' network at width 64 or more, on images of whole tiles."""
-        kind = (self.norm, self.activation, self.pooling)
-        if self.width < _WINOGRAD_WIDTH or kind != ("instance", "relu", "average"):
+        return self.width >= _WINOGRAD_WIDTH and self._in_tiles
+
+    @property
+    def _in_tiles(self) -> bool:
+        """Whether this is the papers' network on images of whole tiles."""
+        if (self.norm, self.activation, self.pooling) != ("instance", "relu", "average"):
             return False
         grow = 2 * self._first_padding - 2
         inputs = [

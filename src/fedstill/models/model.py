@@ -13,6 +13,7 @@ from fedstill.features import FeatureMap
 from fedstill.types import Params
 
 if TYPE_CHECKING:
+    from fedstill.models.kernels.derivatives import Form
     from fedstill.models.module import ModuleNorm
 
 Forward = Callable[[Tensor], tuple[Tensor, ...]]  # inputs to outputs, with given weights
@@ -63,6 +64,11 @@ class Model(ABC):
     def pixel_features_by(self, params: Params, last: int) -> Forward:
         """``features`` of the last outputs, with a gradient for the inputs alone."""
         return lambda x: self.features(params, x)[-last:]
+
+    def written_out(self, records: int, order: int) -> "Form | None":
+        """How the derivatives of ``apply`` up to this order are written out, if they are and that
+        is faster than autograd on a batch of so many records. ``None``: autograd is used."""
+        return None
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Logits [N, classes]; of a text [N, positions, classes]."""

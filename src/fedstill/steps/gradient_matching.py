@@ -2,6 +2,7 @@
 
 Zhao et al., "Dataset Condensation with Gradient Matching" (DC), ICLR 2021, and its successors.
 
+A network that has its derivatives written out uses them on both sides (``written_out``). Of others
 ``torch.compile`` is used on the real side only. The synthetic side is differentiated twice, which
 autograd cannot do through a compiled function; written with ``torch.func`` it can be compiled, but
 then computes its first pass twice, and was slower than plain PyTorch (docs/measurements.md).
@@ -20,6 +21,7 @@ from fedstill.models.model import Model
 from fedstill.steps.arithmetic import power_of_two
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.matching import compiler_found, padded, same
+from fedstill.steps.written_out import matched_pixels, written_out
 from fedstill.types import Params, Task
 
 Criterion = Literal["cosine", "cosine+mse", "mse", "calibrated"]
@@ -105,7 +107,8 @@ def weight_gradient(
     task: Task, params: Params, x: Tensor, y: Tensor, *, compiled: bool = False
 ) -> list[Tensor]:
     """Gradient of the mean loss over one batch: what images are matched to."""
-    if not (compiled and compiler_found()):
+    own = task.model.written_out(len(x), 1)  # these gain nothing from the compiler
+    if own is not None or not (compiled and compiler_found()):
         return batch_gradient(task, tracked(params), x, y)[0]
     program, size = _compiled(task.model, task.loss), task.chunk
     shares = x.new_full((len(x),), 1 / len(x))
@@ -141,6 +144,14 @@ def gradient_matching_pixels(
     for each chunk the pixel gradient of <grad_w loss(chunk), v> (a vector-Jacobian product); g is
     the sum of the chunks' gradients, so this gives the same result.
     """
+
+    def distance_at(gradient: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        return _distance_and_gradient(target, gradient, how)
+
+    by_hand = written_out(task, params, images, 2)
+    if by_hand is not None:
+        kept = _KEPT_CHUNKS * task.chunk
+        return matched_pixels(by_hand, task.loss, images, labels, augment, distance_at, kept)
     weights = tracked(params)
     leaves = list(weights.values())
 
@@ -160,7 +171,7 @@ def gradient_matching_pixels(
                 sum_so_far.add_(g.detach())
         if keep:
             waiting.append((x, gradient))
-    distance, vector = _distance_and_gradient(target, total, how)
+    distance, vector = distance_at(total)
     pixels = []
     for part, y in parts:
         if waiting:
