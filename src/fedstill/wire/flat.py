@@ -50,19 +50,19 @@ class FlatForm:
         names = tuple(sorted(specs, key=str.encode))
         if not names or sys.byteorder != "little" or not all(map(_is_fixed, specs.values())):
             return None
-        shapes = tuple(specs[name].shape for name in names)
-        sizes = tuple(specs[name].most for name in names)
+        shapes = tuple(_whole(specs[name]) for name in names)
+        sizes = tuple(math.prod(shape) for shape in shapes)
         parts = _parts(names, sizes, norms)
         if parts is None:
             return None
-        entries = header_of([(name, torch.float32, specs[name].shape) for name in names])
-        end = b"}," + msgspec.json.encode(entries)[1:]
-        return cls(names, shapes, sizes, parts, end)  # type: ignore[arg-type]  # all are whole
+        described = zip(names, shapes, strict=True)
+        entries = header_of((name, torch.float32, shape) for name, shape in described)
+        return cls(names, shapes, sizes, parts, b"}," + msgspec.json.encode(entries)[1:])
 
     def joined(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """All these tensors, which are of this form, as one buffer on the CPU."""
         with torch.no_grad():
-            return torch.cat([tensors[name].cpu().reshape(-1) for name in self.names])
+            return torch.cat([tensors[name].cpu().flatten() for name in self.names])
 
     def accepts(self, flat: Tensor) -> bool:
         """Whether all values are finite and all norms within their limits.
@@ -101,12 +101,19 @@ class FlatForm:
         """The tensors by name: views of the buffer."""
         pieces = flat.split_with_sizes(self.sizes)
         named = zip(self.names, pieces, self.shapes, strict=True)
-        return {name: piece.view(shape) for name, piece, shape in named}
+        return {
+            name: piece if len(shape) == 1 else piece.view(shape) for name, piece, shape in named
+        }
+
+
+def _whole(spec: TensorSpec) -> tuple[int, ...]:
+    """The dimensions that are declared as one number."""
+    return tuple(size for size in spec.shape if isinstance(size, int))
 
 
 def _is_fixed(spec: TensorSpec) -> bool:
-    whole = all(isinstance(size, int) for size in spec.shape)
-    return whole and spec.dtype is torch.float32 and not spec.bounded and spec.most > 0
+    fixed = len(_whole(spec)) == len(spec.shape) and spec.most > 0
+    return fixed and spec.dtype is torch.float32 and not spec.bounded
 
 
 def _parts(

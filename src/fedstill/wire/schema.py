@@ -54,8 +54,15 @@ class Schema(Generic[M]):
 
     def limit(self, codec: str) -> int:
         """The most bytes a message may have, header included."""
-        header = _HEADER_BYTES + _HEADER_BYTES_PER_TENSOR * len(self.tensors)
-        return self.payload(codec) + header
+        if codec not in self._limits:
+            header = _HEADER_BYTES + _HEADER_BYTES_PER_TENSOR * len(self.tensors)
+            self._limits[codec] = self.payload(codec) + header
+        return self._limits[codec]
+
+    @cached_property
+    def _limits(self) -> dict[str, int]:
+        """By codec: they are asked for with every message."""
+        return {}
 
     @cached_property
     def flat(self) -> FlatForm | None:
