@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -58,6 +59,18 @@ class FlatForm:
         described = zip(names, shapes, strict=True)
         entries = header_of((name, torch.float32, shape) for name, shape in described)
         return cls(names, shapes, sizes, parts, b"}," + msgspec.json.encode(entries)[1:])
+
+    def fits(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether these are the tensors of this form, whatever their values."""
+        if tensors.keys() != self._names:
+            return False
+        ordered = [tensors[name] for name in self.names]
+        shapes = tuple([tensor.shape for tensor in ordered])
+        return shapes == self.shapes and {tensor.dtype for tensor in ordered} == {torch.float32}
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.names)
 
     def joined(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """All these tensors, which are of this form, as one buffer on the CPU."""
