@@ -61,12 +61,14 @@ class FlatForm:
         return cls(names, shapes, sizes, parts, b"}," + msgspec.json.encode(entries)[1:])
 
     def fits(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether these are the tensors of this form, whatever their values."""
+        """Whether these are the tensors of this form, on one device, whatever their values."""
         if tensors.keys() != self._names:
             return False
         ordered = [tensors[name] for name in self.names]
-        shapes = tuple([tensor.shape for tensor in ordered])
-        return shapes == self.shapes and {tensor.dtype for tensor in ordered} == {torch.float32}
+        if tuple([tensor.shape for tensor in ordered]) != self.shapes:
+            return False
+        single = {tensor.dtype for tensor in ordered} == {torch.float32}
+        return single and len({tensor.device for tensor in ordered}) == 1
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -74,8 +76,7 @@ class FlatForm:
 
     def joined(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """All these tensors, which are of this form, as one buffer on the CPU."""
-        with torch.no_grad():
-            return torch.cat([tensors[name].cpu().flatten() for name in self.names])
+        return torch.cat([tensors[name].flatten() for name in self.names]).detach().cpu()
 
     def accepts(self, flat: Tensor) -> bool:
         """Whether all values are finite and all norms within their limits.
@@ -84,7 +85,8 @@ class FlatForm:
         if the values are.
         """
         for part in self.parts:
-            norm = float(torch.linalg.vector_norm(flat[part.begin : part.end], dtype=torch.float64))
+            piece = flat if len(self.parts) == 1 else flat[part.begin : part.end]
+            norm = float(torch.linalg.vector_norm(piece, dtype=torch.float64))
             if not (math.isfinite(norm) and norm <= part.most):
                 return False
         return True
