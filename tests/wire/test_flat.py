@@ -107,7 +107,7 @@ def test_a_bad_value_is_refused_by_both_sides_as_before(number: float, field: st
     assert str(here.value) == str(there.value)
     tensors, skeleton = tree.flatten(bad)
     forged = tree.pack(tensors, {"skeleton": skeleton})
-    with pytest.raises(WireError, match="NaN|norm"):
+    with pytest.raises(WireError, match=r"NaN|norm"):
         wire.decode(forged, SCHEMA)
 
 
@@ -135,7 +135,7 @@ def test_numbers_are_checked_too() -> None:
 def test_a_skeleton_that_leaves_tensors_out_is_refused() -> None:
     tensors, skeleton = tree.flatten(pair())
     del skeleton["control"]["a"]
-    with pytest.raises(WireError, match="control.a"):
+    with pytest.raises(WireError, match=r"control\.a"):
         wire.decode(tree.pack(tensors, {"skeleton": skeleton}), SCHEMA)
 
 

@@ -24,8 +24,9 @@ def encode(message: Any, schema: Schema[Any], codec: str = "float32") -> bytes:
     """The message's bytes. A message that differs from its declaration is refused here already."""
     writer = find_codec(codec)
     tensors, skeleton = tree.flatten(message)
-    if isinstance(writer, Codec) and writer.exact and (form := schema.flat) is not None:
-        if form.fits(tensors) and form.accepts(flat := form.joined(tensors)):
+    if isinstance(writer, Codec):
+        form = schema.flat if writer.exact and schema.flat and schema.flat.fits(tensors) else None
+        if form is not None and form.accepts(flat := form.joined(tensors)):
             schema.check_numbers(skeleton)
             return writer.pack(form.write(flat, {"skeleton": skeleton}))
     schema.check_form(tensors)
