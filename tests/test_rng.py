@@ -61,3 +61,12 @@ def test_first_draws_are_these_for_ever() -> None:
 
 FIRST_TORCH = [545, 75, 173, 402, 18]
 FIRST_NUMPY = [212, 450, 84, 772, 544]
+
+
+def test_the_state_is_the_one_that_numpy_makes() -> None:
+    """The words are hashed here, all at once: for any stream they are those of NumPy's twister."""
+    for number in range(200):
+        stream = Rng(number).at("client", number, "order")
+        state = stream.torch().get_state().numpy()[24 : 24 + 8 * 624].view("<u8")
+        expected = np.random.MT19937(stream._entropy()).state["state"]["key"]
+        assert np.array_equal(state, expected)

@@ -19,6 +19,7 @@ from fedstill.engine.base import Engine
 from fedstill.engine.faults import FaultyEngine, describe
 from fedstill.engine.flower import require_flower
 from fedstill.engine.local import local_engine
+from fedstill.engine.memory import freed_memory_kept
 from fedstill.errors import (
     BudgetSpent,
     FedstillError,
@@ -65,7 +66,8 @@ def execute(
     if engine is None:
         _refuse_unless_possible(experiment, objects)
     local = engine is None and objects.portable and not method.pooled
-    with started_ahead(workers_expected(experiment.table) if local else 0):
+    ahead = started_ahead(workers_expected(experiment.table) if local else 0)
+    with freed_memory_kept(), ahead:
         return _execute(experiment, method, objects, folder, resume, observer, engine)
 
 

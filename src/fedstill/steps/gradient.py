@@ -1,6 +1,6 @@
 """Losses and gradients over many records, in chunks that stay in the processor's cache."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -39,8 +39,7 @@ def batch_gradient(
     total = torch.zeros((), device=x.device)
     # A batch norm's statistics are those of the whole batch.
     chunk = max(1, len(x)) if task.model.statistics else task.chunk
-    shares = [None] * len(x.split(chunk)) if weights is None else weights.split(chunk)
-    for part, labels, share in zip(x.split(chunk), y.split(chunk), shares, strict=True):
+    for part, labels, share in _chunks(x, y, weights, chunk):
         with task.casting():
             losses = task.loss(logits_of(task, params, part, draws), labels)
         loss = (losses if share is None else losses * share).sum() / len(x)
@@ -49,6 +48,17 @@ def batch_gradient(
         gradient = _accumulate(gradient, parts)
         total += loss.detach()
     return gradient, total
+
+
+def _chunks(
+    x: Tensor, y: Tensor, weights: Tensor | None, chunk: int
+) -> Iterable[tuple[Tensor, Tensor, Tensor | None]]:
+    """Inputs, labels and weights of so many records at a time."""
+    if len(x) <= chunk:
+        return [(x, y, weights)]
+    parts = x.split(chunk)
+    shares = [None] * len(parts) if weights is None else weights.split(chunk)
+    return zip(parts, y.split(chunk), shares, strict=True)
 
 
 def logits_of(task: Task, params: Params, x: Tensor, draws: torch.Generator | None) -> Tensor:

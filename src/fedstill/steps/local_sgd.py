@@ -66,7 +66,7 @@ def _batch_gradients(
     draws = ctx.rng.at("dropout").torch() if ctx.task.model.draws_in_training else None
     for epoch in itertools.count():
         order = torch.randperm(len(records), generator=ctx.rng.at("order", epoch).torch())
-        for positions in order.split(batch_size):
+        for positions in order.split(batch_size) if len(order) > batch_size else (order,):
             x, y = records.take(positions)
             yield batch_gradient(ctx.task, weights, x, y, draws=draws)[0]
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Annotated, Literal, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from fedstill.wire.tree import to_device
 Schedule = Literal["constant", "step", "cosine"]
 Decay = Literal["none", "cosine"]
 Optimiser = Literal["sgd", "adam"]
+Tensors = list[Tensor]
 
 # The factor on the learning rate after this share of the training.
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -63,22 +65,24 @@ class Training:
 
 
 class Update(Protocol):
-    """The direction of a step for one weight, from its gradient, which may be overwritten."""
+    """The direction of a step for each weight, from the gradients, which may be overwritten."""
 
-    def direction(self, gradient: Tensor) -> Tensor: ...
+    def directions(self, gradients: Tensors) -> Tensors: ...
 
 
 class Sgd:
     """The gradient itself, with momentum if there is any."""
 
-    def __init__(self, weight: Tensor, momentum: float) -> None:
+    def __init__(self, weights: Tensors, momentum: float) -> None:
         self._momentum = momentum
-        self._velocity = torch.zeros_like(weight) if momentum else None
+        self._velocities = [torch.zeros_like(w) for w in weights] if momentum else []
 
-    def direction(self, gradient: Tensor) -> Tensor:
-        if self._velocity is None:
-            return gradient
-        return self._velocity.mul_(self._momentum).add_(gradient)
+    def directions(self, gradients: Tensors) -> Tensors:
+        if not self._velocities:
+            return gradients
+        torch._foreach_mul_(self._velocities, self._momentum)
+        torch._foreach_add_(self._velocities, gradients)
+        return self._velocities
 
 
 class Adam:
@@ -86,25 +90,34 @@ class Adam:
 
     _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 
-    def __init__(self, weight: Tensor, momentum: float) -> None:
-        self._mean, self._square = torch.zeros_like(weight), torch.zeros_like(weight)
+    def __init__(self, weights: Tensors, momentum: float) -> None:
+        self._means = [torch.zeros_like(w) for w in weights]
+        self._squares = [torch.zeros_like(w) for w in weights]
         self._steps = 0
 
-    def direction(self, gradient: Tensor) -> Tensor:
+    def directions(self, gradients: Tensors) -> Tensors:
         self._steps += 1
-        self._mean.mul_(self._FIRST).add_(gradient, alpha=1 - self._FIRST)
-        self._square.mul_(self._SECOND).addcmul_(gradient, gradient, value=1 - self._SECOND)
+        torch._foreach_mul_(self._means, self._FIRST)
+        torch._foreach_add_(self._means, gradients, alpha=1 - self._FIRST)
+        torch._foreach_mul_(self._squares, self._SECOND)
+        torch._foreach_addcmul_(self._squares, gradients, gradients, 1 - self._SECOND)
         first, second = (1 - beta**self._steps for beta in (self._FIRST, self._SECOND))
-        return self._mean / first / ((self._square / second).sqrt() + self._SMALL)
+        sizes = torch._foreach_div(self._squares, second)
+        torch._foreach_sqrt_(sizes)
+        torch._foreach_add_(sizes, self._SMALL)
+        directions = torch._foreach_div(self._means, first)
+        torch._foreach_div_(directions, sizes)
+        return list(directions)
 
 
-UPDATES: dict[Optimiser, Callable[[Tensor, float], Update]] = {"sgd": Sgd, "adam": Adam}
+UPDATES: dict[Optimiser, Callable[[Tensors, float], Update]] = {"sgd": Sgd, "adam": Adam}
 
 
 class Descent:
     """Steps on weights, in place: the optimiser, weight decay, and a term that a method may add.
 
-    ``untouched`` names those that no step changes: the running statistics of batch norms.
+    ``untouched`` names those that no step changes: the running statistics of batch norms. Each
+    operation is one call for all weights: a small network's take less time than their calls.
     """
 
     def __init__(
@@ -114,26 +127,27 @@ class Descent:
         weight_decay: float = 0.0,
         untouched: Collection[str] = (),
     ) -> None:
-        self._weights, self._weight_decay = weights, weight_decay
-        self._untouched = untouched
-        make, momentum = UPDATES[training.optimiser], training.momentum
-        self._updates = [make(weight.detach(), momentum) for weight in weights.values()]
+        self._weight_decay = weight_decay
+        self._touched = [name not in untouched for name in weights]
+        self._names = list(compress(weights, self._touched))
+        self._weights = [weights[name] for name in self._names]
+        plain = [weight.detach() for weight in self._weights]
+        self._update = UPDATES[training.optimiser](plain, training.momentum)
 
     @torch.no_grad()
     def step(
         self, gradient: Sequence[Tensor], learning_rate: float, extra: Params | None = None
     ) -> None:
         """One step along ``-gradient`` (in the order of the weights), which is overwritten."""
-        for (name, weight), update, part in zip(
-            self._weights.items(), self._updates, gradient, strict=True
-        ):
-            if name in self._untouched:
-                continue
-            if self._weight_decay:
-                part.add_(weight, alpha=self._weight_decay)
-            if extra:
-                part.add_(extra[name])
-            weight.sub_(update.direction(part), alpha=learning_rate)
+        parts = [p for p, touched in zip(gradient, self._touched, strict=True) if touched]
+        if not parts:
+            return
+        if self._weight_decay:
+            torch._foreach_add_(parts, self._weights, alpha=self._weight_decay)
+        if extra:
+            torch._foreach_add_(parts, [extra[name] for name in self._names])
+        directions = self._update.directions(parts)
+        torch._foreach_sub_(self._weights, directions, alpha=learning_rate)
 
 
 def initial_weights(task: Task, rng: Rng) -> Params:

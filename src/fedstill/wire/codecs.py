@@ -31,6 +31,11 @@ class Codec(ABC):
     def dtype(self) -> torch.dtype:
         """The type of the encoded tensor."""
 
+    @property
+    def exact(self) -> bool:
+        """Whether single precision is sent as it is, so that a message is a file of its tensors."""
+        return False
+
     def most(self, spec: TensorSpec) -> int:
         """The most bytes of a tensor so declared, before compression."""
         return spec.most * self.dtype.itemsize
@@ -61,6 +66,10 @@ class Cast(Codec):
     @property
     def dtype(self) -> torch.dtype:
         return self.to
+
+    @property
+    def exact(self) -> bool:
+        return self.to is torch.float32
 
     def encode(self, name: str, value: Tensor) -> tuple[Tensor, None]:
         if value.dtype == self.to:  # finite: it was checked before
@@ -111,6 +120,10 @@ class Zstd(Codec):
     @property
     def dtype(self) -> torch.dtype:
         return self.inner.dtype
+
+    @property
+    def exact(self) -> bool:
+        return self.inner.exact
 
     def encode(self, name: str, value: Tensor) -> tuple[Tensor, tuple[float, ...] | None]:
         return self.inner.encode(name, value)

@@ -5,7 +5,8 @@ round of a hundred clients writes a hundred. Reading is left to the library: it 
 wrote.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import torch
@@ -33,22 +34,31 @@ def write_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) ->
     """One safetensors file of these tensors: contiguous, on the CPU, and sharing nothing."""
     if not all(tensor.dtype in _TYPES for tensor in tensors.values()):
         return save(dict(tensors), metadata=dict(metadata))
-    header: dict[str, object] = {"__metadata__": metadata}
-    parts: list[bytes] = []
+    names = sorted(tensors, key=lambda name: (_ORDER[tensors[name].dtype], name.encode()))
+    entries = header_of([(name, tensors[name].dtype, tensors[name].shape) for name in names])
+    text = msgspec.json.encode({"__metadata__": metadata, **entries})
+    return b"".join([*padded(text), *(_raw(tensors[name]) for name in names)])
+
+
+def header_of(tensors: Iterable[tuple[str, torch.dtype, Sequence[int]]]) -> dict[str, object]:
+    """The header's entries of tensors that lie one after another: name, type and shape of each."""
+    entries: dict[str, object] = {}
     begin = 0
-    for name in sorted(tensors, key=lambda name: (_ORDER[tensors[name].dtype], name.encode())):
-        tensor = tensors[name]
-        parts.append(_raw(tensor))
-        end = begin + len(parts[-1])
-        header[name] = {
-            "dtype": _TYPES[tensor.dtype],
-            "shape": tuple(tensor.shape),
+    for name, dtype, shape in tensors:
+        end = begin + math.prod(shape) * dtype.itemsize
+        entries[name] = {
+            "dtype": _TYPES[dtype],
+            "shape": tuple(shape),
             "data_offsets": (begin, end),
         }
         begin = end
-    text = msgspec.json.encode(header)
-    text += b" " * (-len(text) % _ALIGNED)
-    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+    return entries
+
+
+def padded(text: bytes) -> tuple[bytes, bytes, bytes]:
+    """What comes before the tensors: the header's length, itself, and spaces that align them."""
+    spaces = b" " * (-len(text) % _ALIGNED)
+    return (len(text) + len(spaces)).to_bytes(8, "little"), text, spaces
 
 
 def _raw(tensor: Tensor) -> bytes:

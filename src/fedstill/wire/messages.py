@@ -22,11 +22,17 @@ from fedstill.wire.spec import TensorSpec, short_name
 
 def encode(message: Any, schema: Schema[Any], codec: str = "float32") -> bytes:
     """The message's bytes. A message that differs from its declaration is refused here already."""
-    schema.check(message)
     writer = find_codec(codec)
+    tensors, skeleton = tree.flatten(message)
+    if isinstance(writer, Codec):
+        form = schema.flat if writer.exact and schema.flat and schema.flat.fits(tensors) else None
+        if form is not None and form.accepts(flat := form.joined(tensors)):
+            schema.check_numbers(skeleton)
+            return writer.pack(form.write(flat, {"skeleton": skeleton}))
+    schema.check_form(tensors)
+    schema.check_values(tensors, skeleton)
     if isinstance(writer, Bits):
         return encode_frame(message, schema, writer)
-    tensors, skeleton = tree.flatten(message)
     ranges: dict[str, tuple[float, ...]] = {}
     coded: dict[str, Tensor] = {}
     for name, value in tensors.items():
@@ -57,12 +63,33 @@ def decode(
         if isinstance(reader, Bits):
             message = decode_frame(data, schema, reader, device)
         else:
-            message = _decode_file(reader.unpack(data, limit), schema, reader, device)
+            plain = reader.unpack(data, limit)
+            if reader.exact and (checked := _decode_flat(plain, schema, device)) is not None:
+                return checked
+            message = _decode_file(plain, schema, reader, device)
     except tree.MalformedError as error:
         raise WireError(str(error)) from error
     except (TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
         raise WireError(f"malformed message: {error}") from error
     schema.check(message)
+    return message
+
+
+def _decode_flat(data: bytes, schema: Schema[M], device: torch.device | str) -> M | None:
+    """A message whose form is fixed, checked; ``None``: it must be read as any other."""
+    form = schema.flat
+    if form is None or (found := form.read(data)) is None:
+        return None
+    flat, header = found
+    if header.keys() != {"skeleton"} or not form.accepts(flat):
+        return None
+    tensors = tree.to_device(form.tensors(flat), device)
+    message: M = tree.build(schema.type, tensors, header["skeleton"])
+    # All tensors are of the right form and finite. What is left: whether the message has them all.
+    received, skeleton = tree.flatten(message)
+    if received.keys() != tensors.keys():
+        schema.check_form(received)
+    schema.check_numbers(skeleton)
     return message
 
 

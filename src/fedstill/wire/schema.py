@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from fedstill.errors import WireError
 from fedstill.types import Task
 from fedstill.wire import tree
 from fedstill.wire.codecs import find_codec
+from fedstill.wire.flat import FlatForm
 from fedstill.wire.spec import TensorSpec, remedy_of
 
 M = TypeVar("M")
@@ -52,24 +54,56 @@ class Schema(Generic[M]):
 
     def limit(self, codec: str) -> int:
         """The most bytes a message may have, header included."""
-        header = _HEADER_BYTES + _HEADER_BYTES_PER_TENSOR * len(self.tensors)
-        return self.payload(codec) + header
+        if codec not in self._limits:
+            header = _HEADER_BYTES + _HEADER_BYTES_PER_TENSOR * len(self.tensors)
+            self._limits[codec] = self.payload(codec) + header
+        return self._limits[codec]
+
+    @cached_property
+    def _limits(self) -> dict[str, int]:
+        """By codec: they are asked for with every message."""
+        return {}
+
+    @cached_property
+    def flat(self) -> FlatForm | None:
+        """The form of these messages as one buffer, if it is fixed."""
+        return FlatForm.of(self.tensors, {key: limit.most for key, limit in self.norms.items()})
 
     def check(self, message: M) -> None:
         """Refuse a message that is not as declared."""
         tensors, skeleton = tree.flatten(message)
+        self.check_form(tensors)
+        self.check_values(tensors, skeleton)
+
+    def check_form(self, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse tensors with other names, types or shapes than those declared."""
         name = self.type.__name__
-        if set(tensors) != set(self.tensors):
+        if tensors.keys() != self.tensors.keys():
             odd = sorted(set(tensors) ^ set(self.tensors))[0]
             problem = "is missing" if odd in self.tensors else "was not declared"
             raise WireError(f"{name}: tensor '{odd}' {problem}")
         for key, value in tensors.items():
             if complaint := self.tensors[key].form_complaint(value):
                 raise WireError(f"{name}: '{key}' {complaint}")
+
+    def check_values(self, tensors: Mapping[str, Tensor], skeleton: Any) -> None:
+        """Refuse values of tensors of the right form, and numbers, that are not as declared."""
+        name = self.type.__name__
         lengths, finite = self._lengths(tensors)
         for key, value in tensors.items():
             if key not in finite and (complaint := self.tensors[key].value_complaint(value)):
                 raise WireError(f"{name}: '{key}' {complaint}")
+        self.check_numbers(skeleton)
+        for key, limit in self.norms.items():
+            if (length := lengths[key]) > limit.most:
+                raise WireError(
+                    f"{name}: '{key}' has norm {length:.3g}, at most {limit.most:g} is declared"
+                    f"{remedy_of(limit.setting)}"
+                )
+
+    def check_numbers(self, skeleton: Any) -> None:
+        """Refuse numbers outside of their ranges, NaN and infinity."""
+        name = self.type.__name__
         for key, (low, high, *setting) in self.numbers.items():
             number = skeleton[key]
             if not low <= number <= high:
@@ -79,12 +113,6 @@ class Schema(Generic[M]):
                 )
         if not all(map(math.isfinite, tree.floats(skeleton))):
             raise WireError(f"{name}: a number is NaN or infinite")
-        for key, limit in self.norms.items():
-            if (length := lengths[key]) > limit.most:
-                raise WireError(
-                    f"{name}: '{key}' has norm {length:.3g}, at most {limit.most:g} is declared"
-                    f"{remedy_of(limit.setting)}"
-                )
 
     def _lengths(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, float], set[str]]:
         """The norms of the bounded fields, and the names of tensors that a finite norm shows to be

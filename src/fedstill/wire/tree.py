@@ -33,38 +33,39 @@ class MalformedError(WireError, ValueError):
 
 def flatten(value: Any, name: str = "") -> tuple[dict[str, Tensor], Any]:
     """The tensors in ``value`` by dotted name, and its skeleton."""
+    tensors: dict[str, Tensor] = {}
+    return tensors, _take_apart(value, name, tensors)
+
+
+def _take_apart(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """The skeleton of ``value``; its tensors are put into ``tensors``."""
     if isinstance(value, Tensor):
-        return {name: value}, _TENSOR
+        tensors[name] = value
+        return _TENSOR
     if value is None or isinstance(value, bool | int | float | str):
-        return {}, value
+        return value
     if isinstance(value, tuple):
-        parts = [flatten(item, _join(name, str(i))) for i, item in enumerate(value)]
-        return {k: v for tensors, _ in parts for k, v in tensors.items()}, [s for _, s in parts]
+        return [_take_apart(item, _join(name, str(i)), tensors) for i, item in enumerate(value)]
     if dataclasses.is_dataclass(value):
         value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        tensors: dict[str, Tensor] = {}
-        skeleton: dict[str, Any] = {}
-        for key, item in value.items():
-            inner, skeleton[key] = flatten(item, _join(name, key))
-            tensors |= inner
-        return tensors, skeleton
+    if isinstance(value, dict | Mapping):  # a dict is recognised faster
+        return {key: _take_apart(item, _join(name, key), tensors) for key, item in value.items()}
     raise TypeError(f"{name or 'value'}: a {type(value).__name__} cannot be stored or sent")
 
 
 def build(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, name: str = "") -> Any:
     """The value of type ``kind`` that ``flatten`` took apart."""
     where = name or "value"
+    if kind is Tensor:  # first: most are
+        if skeleton != _TENSOR or name not in tensors:
+            raise MalformedError(f"{where} should be a tensor")
+        return tensors[name]
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         if skeleton is None and type(None) in arguments:
             return None
         kind = next(a for a in arguments if a is not type(None))
         return build(kind, tensors, skeleton, name)
-    if kind is Tensor:
-        if skeleton != _TENSOR or name not in tensors:
-            raise MalformedError(f"{where} should be a tensor")
-        return tensors[name]
     if origin is tuple:
         if not isinstance(skeleton, list):
             raise MalformedError(f"{where} should be a list")

@@ -42,7 +42,8 @@ class Partition:
         """Positions (int64, ascending) of the client's records in the training split. A view."""
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of {self.clients}")
-        return self._order[self._start[client] : self._start[client + 1]]
+        begin, end = self._start[client : client + 2].tolist()
+        return self._order[begin:end]
 
     @property
     def sizes(self) -> Tensor:
