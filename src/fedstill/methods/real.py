@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedstill.methods.shared.messages import Weights
+from fedstill.methods.shared.small_images import SmallImages
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
 from fedstill.steps.classes import ByClass, check_images, labels_of, real_images
+from fedstill.steps.resize import shrunk
 from fedstill.steps.scores import losses
 from fedstill.types import ClientContext, Task
 
 
 @dataclass(frozen=True)
-class Real(SurrogateTraining[None]):
+class Real(SmallImages, SurrogateTraining[None]):
     """Random real images instead of synthetic ones: FedDM's baseline, and no privacy at all."""
 
     sends_records: ClassVar[bool] = True
@@ -40,4 +42,5 @@ class Real(SurrogateTraining[None]):
             chances = losses(ctx.task, message.params, ctx.records)
         generator = ctx.rng.at("images").torch()
         images = real_images(ctx, by_class, self.images_per_class, generator, chances)  # line 1
+        images = shrunk(images, self.shrink)
         return self.reply(ctx, images, labels_of(by_class, self.images_per_class), 0.0), None
