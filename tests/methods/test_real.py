@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import avg_pool2d, interpolate
 
 import fedstill
 from fedstill.errors import RequestError
@@ -12,6 +13,7 @@ from fedstill.methods.real import Real
 from fedstill.methods.shared.messages import Weights
 from fedstill.rng import Rng
 from fedstill.runs.sets import load_set
+from fedstill.steps.centres import central_images
 from fedstill.steps.classes import ByClass, real_images
 from fedstill.steps.scores import losses
 from fedstill.testing import bits, toy_run
@@ -70,7 +72,27 @@ def test_the_losses_are_those_of_the_server_s_weights(tmp_path: Path) -> None:
     assert torch.equal(chosen.synthetic.images, same.flatten(0, 1))
 
 
+def test_centres_are_those_of_the_records_as_the_server_will_see_them() -> None:
+    ctx = digits(*[0] * 12, 1)
+    params = ctx.task.model.init(Rng(1).torch())
+    method = Real(images_per_class=2, choose="centres", shrink=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sent = method.client(ctx, Weights(params), None)[0].synthetic.images
+        chosen = central_images(
+            ctx,
+            ByClass(ctx.records),
+            2,
+            ctx.rng.at("images").torch(),
+            params,
+            lambda x: interpolate(avg_pool2d(x, 2), scale_factor=2, mode="bilinear"),
+        )
+    assert torch.equal(sent, avg_pool2d(chosen.flatten(0, 1), 2))
+    x, _ = ctx.records.all()
+    assert torch.equal(chosen[1], x[12:].repeat(2, 1, 1, 1))  # a class of one record
+
+
 def test_neither_choice_is_private(tmp_path: Path) -> None:
-    for choice in ("random", "loss"):
+    for choice in ("random", "loss", "centres"):
         with pytest.raises(RequestError, match="real has no private form"):
             fedstill.run("real", epsilon=3.0, out=tmp_path / choice, set={"method.choose": choice})

@@ -49,7 +49,6 @@ from fedstill.methods.shared.messages import (
     Region,
     record_range,
     region_schema,
-    set_specs,
 )
 from fedstill.methods.shared.server_fit import ServerFit
 from fedstill.methods.shared.surrogate import Distilled, Pool, pooled
@@ -124,7 +123,7 @@ class FedDualMatch(
         chosen_augment(self.server_augment, task)  # refuses what does not fit the records
         self.refuse_unless_sent_as_levels(task)
         numbers = {"records": record_range(task, False), "loss": LOSSES}
-        return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
+        return Schema(Distilled, self.image_specs(task, self.images_per_class), numbers)
 
     def choices(self, task: Task) -> Mapping[str, str]:
         return self.augment_choice(task)
@@ -157,6 +156,7 @@ class FedDualMatch(
     def server(
         self, ctx: ServerContext, state: DualMatched, replies: Sequence[Reply[Distilled]]
     ) -> DualMatched:
+        replies = self.arrived(replies)
         sets = {reply.client: reply.message.synthetic for reply in replies}
         pool = pooled(replies)  # line 9
         trust = {reply.client: reply.trust for reply in replies}
@@ -235,7 +235,7 @@ class FedDualMatch(
         self, state: DualMatched, replies: Sequence[Reply[Distilled]]
     ) -> dict[int, SyntheticSet]:
         """The sets of this round, for the run folder."""
-        return {reply.client: reply.message.synthetic for reply in replies}
+        return {reply.client: reply.message.synthetic for reply in self.arrived(replies)}
 
     def report(self, state: DualMatched, replies: Sequence[Reply[Distilled]]) -> dict[str, float]:
         """The radius for the next round, and the clients' mean matching loss."""

@@ -8,26 +8,35 @@ measures the gain of distillation, and must not be used on private data.
 With ``choose = "loss"`` line 1 draws records in proportion to their loss at the server's weights.
 That is not neutral: mislabelled and atypical records have the highest losses and are sent first,
 so it may gain on clean data and lose on others, and it singles out those who differ from the rest.
+
+With ``choose = "centres"`` line 1 takes the records nearest to the centres of k-means, class by
+class, in the features of the server's weights: records that cover the class.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import Tensor
+
 from fedstill.methods.shared.messages import Weights
+from fedstill.methods.shared.small_images import SmallImages
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
+from fedstill.steps.centres import central_images
 from fedstill.steps.classes import ByClass, check_images, labels_of, real_images
+from fedstill.steps.resize import enlarged, shrunk
 from fedstill.steps.scores import losses
-from fedstill.types import ClientContext, Task
+from fedstill.types import ClientContext, Params, Task
 
 
 @dataclass(frozen=True)
-class Real(SurrogateTraining[None]):
+class Real(SmallImages, SurrogateTraining[None]):
     """Random real images instead of synthetic ones: FedDM's baseline, and no privacy at all."""
 
     sends_records: ClassVar[bool] = True
 
-    # "loss": in proportion to the loss, which favours mislabelled and atypical records.
-    choose: Literal["random", "loss"] = "random"
+    # "loss": in proportion to the loss, which favours mislabelled and atypical records. "centres":
+    # those nearest to the centres of k-means in the network's features.
+    choose: Literal["random", "loss", "centres"] = "random"
 
     def init_client(self, task: Task) -> None:
         return None
@@ -35,9 +44,17 @@ class Real(SurrogateTraining[None]):
     def client(self, ctx: ClientContext, message: Weights, state: None) -> tuple[Distilled, None]:
         check_images(ctx)
         by_class = ByClass(ctx.records)
-        chances = None
-        if self.choose == "loss":
-            chances = losses(ctx.task, message.params, ctx.records)
-        generator = ctx.rng.at("images").torch()
-        images = real_images(ctx, by_class, self.images_per_class, generator, chances)  # line 1
+        images = shrunk(self.chosen(ctx, by_class, message.params), self.shrink)  # line 1
         return self.reply(ctx, images, labels_of(by_class, self.images_per_class), 0.0), None
+
+    def chosen(self, ctx: ClientContext, by_class: ByClass, params: Params) -> Tensor:
+        """Line 1, in slot form."""
+        number, generator = self.images_per_class, ctx.rng.at("images").torch()
+        if self.choose == "centres":
+            return central_images(ctx, by_class, number, generator, params, self.seen)
+        chances = losses(ctx.task, params, ctx.records) if self.choose == "loss" else None
+        return real_images(ctx, by_class, number, generator, chances)
+
+    def seen(self, images: Tensor) -> Tensor:
+        """Records as the server will see them, but for the codec."""
+        return enlarged(shrunk(images, self.shrink), self.shrink)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedstill.errors import RunError
 from fedstill.records import Records
+from fedstill.steps.resize import shrunk, small_shape
 from fedstill.types import ClientContext
 
 Initial = Literal["real", "noise"]
@@ -111,27 +112,26 @@ def real_images(
     return images.view(len(by_class.held), images_per_class, *images.shape[1:])
 
 
-def noise_images(
-    ctx: ClientContext, by_class: ByClass, images_per_class: int, generator: torch.Generator
-) -> Tensor:
-    """Standard normal noise for every class, in slot form."""
-    return noise_for(ctx, len(by_class.held), images_per_class, generator)
-
-
 def noise_for(
-    ctx: ClientContext, slots: int, images_per_class: int, generator: torch.Generator
+    ctx: ClientContext,
+    slots: int,
+    images_per_class: int,
+    generator: torch.Generator,
+    shrink: int = 1,
 ) -> Tensor:
     """Standard normal noise in slot form, for ``slots`` classes."""
-    shape = (slots, images_per_class, *ctx.task.shape)
+    shape = (slots, images_per_class, *small_shape(ctx.task.shape, shrink))
     return torch.randn(shape, generator=generator).to(ctx.task.device)
 
 
 def first_images(
-    ctx: ClientContext, by_class: ByClass, images_per_class: int, initial: Initial
+    ctx: ClientContext, by_class: ByClass, images_per_class: int, initial: Initial, shrink: int = 1
 ) -> Tensor:
-    """The initial images of a round, in slot form: records or noise."""
-    make = real_images if initial == "real" else noise_images
-    return make(ctx, by_class, images_per_class, ctx.rng.at("images").torch())
+    """The initial images of a round, in slot form: records or noise, ``shrink`` times smaller."""
+    generator = ctx.rng.at("images").torch()
+    if initial == "noise":
+        return noise_for(ctx, len(by_class.held), images_per_class, generator, shrink)
+    return shrunk(real_images(ctx, by_class, images_per_class, generator), shrink)
 
 
 def check_images(ctx: ClientContext) -> None:

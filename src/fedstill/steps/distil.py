@@ -13,6 +13,7 @@ from fedstill.steps.ball import sample_ball
 from fedstill.steps.classes import ByClass
 from fedstill.steps.matching import Matching, class_means, pixel_gradient, same
 from fedstill.steps.pixel_optimiser import PixelAdam, PixelSgd
+from fedstill.steps.resize import enlarged
 from fedstill.types import ClientContext, Params, Task
 from fedstill.wire.levels import as_sent
 
@@ -36,14 +37,16 @@ class PixelSteps:
     patience: int = 0
     tolerance: float = 0.0
     as_sent: bool = False  # match the images as the codec will round them
+    shrink: int = 1  # the images are that much smaller than the network sees them
     per_draw: int = 1  # pixel steps per draw of weights and records
 
 
 def seen_images(task: Task, steps: PixelSteps) -> Callable[[Tensor], Tensor]:
-    """What is matched of the images: themselves, or what will arrive of them."""
+    """What is matched of the images: themselves, or what will arrive of them; at full size."""
+    full = same if steps.shrink == 1 else partial(enlarged, shrink=steps.shrink)
     if not steps.as_sent or task.sent_bits is None:
-        return same
-    return partial(as_sent, scaling=task.scaling, bits=task.sent_bits)
+        return full
+    return after(partial(as_sent, scaling=task.scaling, bits=task.sent_bits), full)
 
 
 def after(

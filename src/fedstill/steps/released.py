@@ -77,9 +77,10 @@ def initial_leaks(initial: str) -> tuple[Leak, ...]:
     )
 
 
-def first_noise(ctx: ClientContext, images_per_class: int) -> Tensor:
+def first_noise(ctx: ClientContext, images_per_class: int, shrink: int = 1) -> Tensor:
     """The initial images of a private client: noise for each class sent, in slot form."""
-    return noise_for(ctx, len(_door(ctx).classes), images_per_class, ctx.rng.at("images").torch())
+    generator = ctx.rng.at("images").torch()
+    return noise_for(ctx, len(_door(ctx).classes), images_per_class, generator, shrink)
 
 
 def match_released(

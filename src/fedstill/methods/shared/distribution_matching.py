@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedstill.errors import RequestError
 from fedstill.methods.shared.pixels import PixelSettings
+from fedstill.methods.shared.small_images import SmallImages
 from fedstill.private import Leak
 from fedstill.steps.classes import ByClass, Initial, check_images, first_images
 from fedstill.steps.distil import PixelSteps, match_distribution
@@ -27,7 +28,7 @@ class Matched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistributionMatching(PixelSettings):
+class DistributionMatching(SmallImages, PixelSettings):
     """Distribution matching on records, or on noisy releases where privacy is on."""
 
     iterations: Annotated[int, Meta(ge=0)]
@@ -49,22 +50,30 @@ class DistributionMatching(PixelSettings):
         plan: Sequence[Matching],
         last: Tensor | None = None,
     ) -> Matched:
-        """Images matched around ``centre``, initialised from ``last`` or as ``initial`` says."""
+        """Images matched around ``centre``, initialised from ``last`` or as ``initial`` says.
+
+        They are ``shrink`` times smaller than the network sees them.
+        """
         if ctx.private is not None:
-            start = first_noise(ctx, images_per_class) if last is None else last
+            start = first_noise(ctx, images_per_class, self.shrink) if last is None else last
             release = Release(self.target, self.release_steps)
             found = match_released(ctx, centre, radius, start, plan, self.pixels, release)
             return Matched(ctx.private.classes, *found)
         check_images(ctx)
         by_class = ByClass(ctx.records)
         if last is None:
-            last = first_images(ctx, by_class, images_per_class, self.initial)
+            last = first_images(ctx, by_class, images_per_class, self.initial, self.shrink)
         found = match_distribution(ctx, by_class, centre, radius, last, plan, self.pixels)
         return Matched(by_class.held, *found)
 
     @property
     def pixels(self) -> PixelSteps:
-        return replace(super().pixels, as_sent=self.match_as_sent, per_draw=self.steps_per_draw)
+        return replace(
+            super().pixels,
+            as_sent=self.match_as_sent,
+            shrink=self.shrink,
+            per_draw=self.steps_per_draw,
+        )
 
     def refuse_unless_sent_as_levels(self, task: Task) -> None:
         """Refuse ``match_as_sent`` where the codec has no fixed levels, or the data no scaling."""

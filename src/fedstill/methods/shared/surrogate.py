@@ -27,7 +27,7 @@ from fedstill.steps.fit import fit
 from fedstill.steps.training import Schedule, Training
 from fedstill.steps.warp import ImageAugment, chosen_augment
 from fedstill.types import C, ClientContext, Method, Params, Reply, ServerContext, Task
-from fedstill.wire import Schema
+from fedstill.wire import Schema, TensorSpec
 
 # Steps of the server per round: fewer where no augmentation varies what it trains on.
 _STEPS: Mapping[Kind, int] = {"writing": 600, "grey": 600, "photo": 600, "tiny": 150, "other": 40}
@@ -121,7 +121,15 @@ class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
         chosen_augment(self.server_augment, task)  # refuses what does not fit the records
         records = record_range(task, self.weighting == "records")
         numbers = {"records": records, "loss": LOSSES}
-        return Schema(Distilled, set_specs(task, self.images_per_class, "synthetic"), numbers)
+        return Schema(Distilled, self.image_specs(task, self.images_per_class), numbers)
+
+    def image_specs(self, task: Task, images_per_class: int) -> dict[str, TensorSpec]:
+        """The tensors of a set on its way up (``SmallImages``: smaller images)."""
+        return set_specs(task, images_per_class, "synthetic")
+
+    def arrived(self, replies: Sequence[Reply[Distilled]]) -> Sequence[Reply[Distilled]]:
+        """The replies with images as the network sees them."""
+        return replies
 
     def choices(self, task: Task) -> Mapping[str, str]:
         return self.augment_choice(task)
@@ -145,7 +153,7 @@ class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
     def server(
         self, ctx: ServerContext, state: Surrogate, replies: Sequence[Reply[Distilled]]
     ) -> Surrogate:
-        pools = (*state.memory, self.pool(replies))  # line 10
+        pools = (*state.memory, self.pool(self.arrived(replies)))  # line 10
         params = fit(  # line 11
             ctx.task,
             state.params,
@@ -182,8 +190,8 @@ class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
     def synthetic(
         self, state: Surrogate, replies: Sequence[Reply[Distilled]]
     ) -> dict[int, SyntheticSet]:
-        """The sets of this round, for the run folder."""
-        return {reply.client: reply.message.synthetic for reply in replies}
+        """The sets of this round as the server trains on them, for the run folder."""
+        return {reply.client: reply.message.synthetic for reply in self.arrived(replies)}
 
     def report(self, state: Surrogate, replies: Sequence[Reply[Distilled]]) -> dict[str, float]:
         """Mean matching loss of the clients at the end of their iterations."""
