@@ -16,8 +16,8 @@ from torch import Tensor
 from fedstill.errors import RequestError
 from fedstill.models.kernels import winograd
 from fedstill.models.kernels.blocks import Blocks
-from fedstill.models.kernels.library import kernel_for
 from fedstill.models.kernels.derivatives import Form
+from fedstill.models.kernels.library import kernel_for
 from fedstill.models.layers import (
     ACTIVATIONS,
     POOLINGS,
