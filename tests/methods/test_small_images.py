@@ -127,3 +127,20 @@ def test_a_factor_that_does_not_divide_the_sides_is_refused_before_the_run(tmp_p
     with pytest.raises(RequestError, match=r"method\.shrink = 3: .*\(1, 8, 8\)"):
         fedstill.run("real", out=tmp_path / "run", set={"method.shrink": 3})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("shrink", [1, 2])
+def test_feddm_starts_from_the_records_that_real_would_choose(shrink: int) -> None:
+    ctx = digits(*[0, 1] * 8)
+    down = Weights(ctx.task.model.init(Rng(1).torch()))
+    real, _ = Real(images_per_class=3, choose="centres", shrink=shrink).client(ctx, down, None)
+    method = dataclasses.replace(FEDDM, images_per_class=3, initial="centres", shrink=shrink)
+    start, _ = dataclasses.replace(method, iterations=0).client(ctx, down, None)
+    assert torch.equal(start.synthetic.images, real.synthetic.images)
+    moved, _ = method.client(ctx, down, None)
+    assert not torch.equal(moved.synthetic.images, real.synthetic.images)
+
+
+def test_chosen_records_are_refused_with_privacy() -> None:
+    with pytest.raises(RequestError, match="initial"):
+        fedstill.run("feddm", epsilon=3, set={"method.initial": "centres"}, rounds=1)

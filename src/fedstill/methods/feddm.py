@@ -5,7 +5,7 @@ Federated Learning", CVPR 2023.
     2   for each round:
     3       send w to the sampled clients
     4       client k: S_k <- images_per_class images of every class it holds, random records of
-                  it or noise (warm_start: those of its last round)
+                  it, records that cover it, or noise (warm_start: those of its last round)
     5       T times:
     6           w' <- w + a random step of length at most rho
     7           for every class: mean features h and logits z at w' of a real batch and of S_k
@@ -33,11 +33,11 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from fedstill.methods.shared.distribution_matching import DistributionMatching
+from fedstill.methods.shared.distribution_matching import DistributionMatching, MatchingInitial
 from fedstill.methods.shared.messages import LastSet, Weights
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
 from fedstill.private import PrivateForm
-from fedstill.steps.classes import Initial, labels_for
+from fedstill.steps.classes import labels_for
 from fedstill.steps.distil import PixelSteps
 from fedstill.steps.matching import Matching
 from fedstill.types import ClientContext, Task
@@ -71,7 +71,7 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
     private_rate: ClassVar[float] = 1.0
 
     iterations: Annotated[int, Meta(ge=0)] = 20  # T; the paper: 1000
-    initial: Initial = "real"
+    initial: MatchingInitial = "real"
     warm_start: bool = False
     patience: Annotated[int, Meta(ge=0)] = 0  # iterations without progress before stopping early
     tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.01  # progress: the loss falls by this share

@@ -42,7 +42,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedstill.methods.shared.distribution_matching import DistributionMatching
+from fedstill.methods.shared.distribution_matching import DistributionMatching, MatchingInitial
 from fedstill.methods.shared.messages import (
     LOSSES,
     LastSet,
@@ -56,7 +56,7 @@ from fedstill.private import PrivateForm
 from fedstill.records import SyntheticSet
 from fedstill.steps.arithmetic import norm, scaled, subtract
 from fedstill.steps.ball import sample_ball
-from fedstill.steps.classes import Initial, labels_for
+from fedstill.steps.classes import labels_for
 from fedstill.steps.distil import PixelOptimiser
 from fedstill.steps.fit import fit
 from fedstill.steps.gradient import batch_gradient, tracked
@@ -87,7 +87,7 @@ class FedDualMatch(
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"iterations": 20}
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
-    initial: Initial = "noise"
+    initial: MatchingInitial = "noise"
     warm_start: bool = False
     iterations: Annotated[int, Meta(ge=0)] = 60
     layer_wise: bool = True  # off: FedDM's features and logits in every iteration

@@ -23,7 +23,7 @@ from fedstill.methods.shared.small_images import SmallImages
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
 from fedstill.steps.centres import central_images
 from fedstill.steps.classes import ByClass, check_images, labels_of, real_images
-from fedstill.steps.resize import enlarged, shrunk
+from fedstill.steps.resize import shrunk
 from fedstill.steps.scores import losses
 from fedstill.types import ClientContext, Params, Task
 
@@ -54,7 +54,3 @@ class Real(SmallImages, SurrogateTraining[None]):
             return central_images(ctx, by_class, number, generator, params, self.seen)
         chances = losses(ctx.task, params, ctx.records) if self.choose == "loss" else None
         return real_images(ctx, by_class, number, generator, chances)
-
-    def seen(self, images: Tensor) -> Tensor:
-        """Records as the server will see them, but for the codec."""
-        return enlarged(shrunk(images, self.shrink), self.shrink)

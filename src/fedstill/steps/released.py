@@ -65,7 +65,7 @@ def matching_leaks(
 
 def initial_leaks(initial: str) -> tuple[Leak, ...]:
     """The leak of a synthetic set that is initialised with records."""
-    if initial != "real":
+    if initial == "noise":
         return ()
     return (
         Leak(

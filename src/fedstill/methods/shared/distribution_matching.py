@@ -11,11 +11,16 @@ from fedstill.errors import RequestError
 from fedstill.methods.shared.pixels import PixelSettings
 from fedstill.methods.shared.small_images import SmallImages
 from fedstill.private import Leak
-from fedstill.steps.classes import ByClass, Initial, check_images, first_images
+from fedstill.steps.centres import central_images
+from fedstill.steps.classes import ByClass, check_images, first_images
 from fedstill.steps.distil import PixelSteps, match_distribution
 from fedstill.steps.matching import Matching
 from fedstill.steps.released import Release, Target, first_noise, match_released, matching_leaks
+from fedstill.steps.resize import shrunk
 from fedstill.types import ClientContext, Params, Task
+
+# Where images start: random records, records that cover their class (k-means), or noise.
+MatchingInitial = Literal["real", "centres", "noise"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class DistributionMatching(SmallImages, PixelSettings):
     """Distribution matching on records, or on noisy releases where privacy is on."""
 
     iterations: Annotated[int, Meta(ge=0)]
-    initial: Initial
+    initial: MatchingInitial
     compile: Literal["off", "on"] = "off"
     target: Target = "features"  # what a private run releases
     # Match the pixels as wire.up rounds them, so that what is matched is what arrives.
@@ -62,9 +67,19 @@ class DistributionMatching(SmallImages, PixelSettings):
         check_images(ctx)
         by_class = ByClass(ctx.records)
         if last is None:
-            last = first_images(ctx, by_class, images_per_class, self.initial, self.shrink)
+            last = self.first(ctx, by_class, images_per_class, centre)
         found = match_distribution(ctx, by_class, centre, radius, last, plan, self.pixels)
         return Matched(by_class.held, *found)
+
+    def first(
+        self, ctx: ClientContext, by_class: ByClass, images_per_class: int, params: Params
+    ) -> Tensor:
+        """The images before the first step, in slot form, ``shrink`` times smaller."""
+        if self.initial != "centres":
+            return first_images(ctx, by_class, images_per_class, self.initial, self.shrink)
+        generator = ctx.rng.at("images").torch()
+        images = central_images(ctx, by_class, images_per_class, generator, params, self.seen)
+        return shrunk(images, self.shrink)
 
     @property
     def pixels(self) -> PixelSteps:

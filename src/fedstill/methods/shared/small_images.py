@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from msgspec import Meta
+from torch import Tensor
 
 from fedstill.methods.shared.messages import set_specs
 from fedstill.methods.shared.surrogate import Distilled
 from fedstill.records import SyntheticSet
-from fedstill.steps.resize import enlarged, small_shape
+from fedstill.steps.resize import enlarged, shrunk, small_shape
 from fedstill.types import Reply, Task
 from fedstill.wire import TensorSpec
 
@@ -27,6 +28,10 @@ class SmallImages:
         """The tensors of a set on its way up."""
         small = replace(task, shape=small_shape(task.shape, self.shrink))
         return set_specs(small, images_per_class, "synthetic")
+
+    def seen(self, images: Tensor) -> Tensor:
+        """Records as the network will see them, but for the codec."""
+        return enlarged(shrunk(images, self.shrink), self.shrink)
 
     def arrived(self, replies: Sequence[Reply[Distilled]]) -> Sequence[Reply[Distilled]]:
         """The replies with images as the network sees them."""
