@@ -9,7 +9,8 @@ and ``partition`` all take what they need from here.
 """
 
 from fedstill.build.assembly import assemble, build, build_resolved, network_task, partitioned
-from fedstill.build.experiment import BuiltExperiment, UserObjects, path_of
+from fedstill.build.experiment import BuiltExperiment
+from fedstill.build.user_objects import UserObjects, path_of
 
 __all__ = [
     "BuiltExperiment",

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from fedstill.build.experiment import BuiltExperiment, UserObjects
+from fedstill.build.experiment import BuiltExperiment
+from fedstill.build.user_objects import UserObjects
 from fedstill.config import Experiment, Partitioning, resolve_model
 from fedstill.config.nested import Table
 from fedstill.config.registry import build_model
