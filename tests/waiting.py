@@ -1,5 +1,6 @@
 """Waiting for something that other processes do: a busy machine is slow, never red."""
 
+import signal
 import time
 from collections.abc import Callable
 
@@ -12,3 +13,8 @@ def wait_until(happened: Callable[[], object], what: str, pause: float = 0.05) -
     while not happened():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(pause)
+
+
+def heed_interrupts() -> None:
+    """For ``preexec_fn``: a suite in the background may ignore Ctrl-C, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

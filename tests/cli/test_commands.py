@@ -16,7 +16,7 @@ from fedstill.draw.numbers import duration, in_bytes, in_percent, in_time
 from fedstill.errors import RequestError
 from fedstill.observe.progress import LiveProgress, PlainProgress
 from fedstill.runs.metrics import RoundMetrics, Summary
-from tests.waiting import FOREVER, wait_until
+from tests.waiting import FOREVER, heed_interrupts, wait_until
 
 RUNNER = CliRunner()
 
@@ -123,8 +123,7 @@ def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, how: signal.Signals, work
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        # A background job may ignore Ctrl-C, and its children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_interrupts,
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
 

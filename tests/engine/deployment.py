@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from fedstill.engine.flower.environment import command, flower_environment
 from fedstill.engine.flower.supervisor import end, processes_of
-from tests.waiting import FOREVER
+from tests.waiting import FOREVER, heed_interrupts
 
 TIMEOUT_FACTOR = float(os.environ.get("FEDSTILL_TEST_PATIENCE", "1"))  # larger on a busy machine
 ROOT = Path(__file__).parent.parent.parent
@@ -85,6 +85,7 @@ class Deployment:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=heed_interrupts,
             )
         return self.processes[name]
 

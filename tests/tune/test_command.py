@@ -14,7 +14,7 @@ from fedstill.tune.progress import TrialBar, watcher_for
 from fedstill.tune.search import FinishedTrial
 from fedstill.tune.space import Candidate
 from fedstill.tune.training import DEFAULT_TRAINING
-from tests.waiting import FOREVER, wait_until
+from tests.waiting import FOREVER, heed_interrupts, wait_until
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -52,7 +52,7 @@ def test_ctrl_c_leaves_a_resumable_study(run: Path, tmp_path: Path, workers: str
         [*arguments, "--trials", "500"],
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_interrupts,
     )
 
     def second_trial() -> bool:
