@@ -16,5 +16,5 @@ def wait_until(happened: Callable[[], object], what: str, pause: float = 0.05) -
 
 
 def heed_interrupts() -> None:
-    """For ``preexec_fn``: a job in the background may ignore Ctrl-C, and its children inherit it."""
+    """For ``preexec_fn``: a job in the background may ignore Ctrl-C, and its children then do."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
