@@ -264,7 +264,8 @@ def test_resuming_with_another_kernel_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr("fedstill.runs.provenance.in_use", lambda: True)
         with pytest.raises(RequestError, match="begun with FEDSTILL_NATIVE=off"):
-            fedstill.run(out=tmp_path / "run", resume=True)
+            fedstill.run(out=tmp_path / "run", resume=True, rounds=9)
+    assert RunFolder(tmp_path / "run").read_config()["rounds"] == FAST["rounds"]  # not extended
     assert fedstill.run(out=tmp_path / "run", resume=True).summary.status == "done"
 
 

@@ -92,6 +92,7 @@ def _execute(
         folder = RunFolder.claim(built.experiment.method["name"], built.dataset.name)
     observer = observer or Observer()
     if resume:
+        refuse_another_kernel(folder.path, this_session(built.experiment.device))
         shorter = _shorter(built, folder)
         before = folder.read_config().get("rounds")
         folder.reopen(built.experiment.table, summary, digests, shorter)
@@ -215,10 +216,8 @@ def _run_in(
         folder.write_summary(summary)
         return summary
 
-    session = this_session(built.experiment.device)
-    refuse_another_kernel(folder.path, session)
     with _explained(folder, conclude):
-        folder.describe(_holdings(built), session)
+        folder.describe(_holdings(built), this_session(built.experiment.device))
         federation.begin()
         rounds, status = built.experiment.rounds, "done"
         observer.started(folder.path, conclude("running"), rounds, federation.round)
