@@ -86,3 +86,16 @@ def test_every_record_is_seen_once_per_epoch_in_an_order_that_changes() -> None:
     ]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(len(ctx.records)))
     assert orders[0] != orders[1]
+
+
+def test_only_several_batches_need_an_order() -> None:
+    data = context().data
+    both = [ClientContext(SETUP.task, 1, 1, Rng(seed), data=data) for seed in (5, 6)]
+
+    def trained(ctx: ClientContext, batch: int) -> torch.Tensor:
+        training = Training(epochs=2, batch_size=batch, learning_rate=0.1)
+        return torch.cat([v.flatten() for v in local_sgd(ctx, START, training).values()])
+
+    number = len(both[0].records)
+    assert torch.equal(*(trained(ctx, number) for ctx in both))
+    assert not torch.equal(*(trained(ctx, number - 1) for ctx in both))
