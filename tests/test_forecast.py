@@ -47,6 +47,14 @@ def test_codecs_and_public_classes_count(tmp_path: Path) -> None:
     assert first.up_bytes == pytest.approx(private.up_bytes, rel=0.01, abs=400)
 
 
+def test_a_coder_is_forecast_by_what_it_packs() -> None:
+    plain, coded = (
+        forecast(build({"method": "feddm", "clients": 4, "wire": {"up": codec}}))
+        for codec in ("bits4", "bits4+context")
+    )
+    assert (coded.up_bytes, coded.at_most) == (plain.up_bytes, True)
+
+
 def test_a_centralised_run_sends_nothing() -> None:
     cost = forecast(build({"method": "central"}))
     assert cost.up_bytes == cost.down_bytes == cost.fedavg_up_bytes == 0
