@@ -1,10 +1,11 @@
 """SVG: well-formed whatever the text, and every point where its axes say."""
 
+import math
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from fedstill.draw.canvas import Axes, AxesStyle, ticks
+from fedstill.draw.canvas import Axes, AxesStyle, log_ticks, ticks
 from fedstill.draw.privacy import epsilon_figure
 from fedstill.draw.svg import Svg
 
@@ -45,3 +46,16 @@ def test_epsilon_by_round(points: list[tuple[int, float]]) -> None:
 def test_ticks_are_round() -> None:
     assert ticks(0.0, 1.0, 5) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     assert ticks(3.2, 17.0, 4) == [5.0, 10.0, 15.0]
+
+
+def test_ticks_of_a_logarithmic_axis_are_round_too() -> None:
+    def values(low: float, high: float) -> list[float]:
+        marks = log_ticks(math.log10(low), math.log10(high), 7)
+        return [round(10**mark, 6) for mark in marks]
+
+    assert values(12_000, 190_000) == [20_000, 50_000, 100_000]
+    assert values(1, 10_000) == [1, 10, 100, 1_000, 10_000]
+    assert values(1, 100) == [1, 2, 5, 10, 20, 50, 100]
+    assert values(2, 2_500) == [3, 10, 30, 100, 300, 1_000]
+    assert values(1, 1e12) == [1, 100, 1e4, 1e6, 1e8, 1e10, 1e12]
+    assert values(13, 17) == [13, 14, 15, 16, 17]

@@ -86,3 +86,17 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float, count: int) -> list[float]:
+    """About ``count`` round values of an axis of common logarithms, as logarithms: 1, 2 and 5 in
+    every decade, fewer where there is no room, more within one decade."""
+    decades = range(math.floor(low), math.ceil(high) + 1)
+    for within in ((1, 2, 5), (1, 3), (1,)):
+        found = [d + math.log10(m) for d in decades for m in within]
+        found = [mark for mark in found if low <= mark <= high]
+        if len(found) <= count:
+            break
+    if len(found) < 2:
+        return [math.log10(value) for value in ticks(10**low, 10**high, count)]
+    return found[:: max(1, math.ceil(len(found) / count))]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from fedstill.draw.canvas import Anchor, Axes, AxesStyle, Canvas, Place, ticks
+from fedstill.draw.canvas import Anchor, Axes, AxesStyle, Canvas, Place, log_ticks, ticks
 from fedstill.draw.pen import SCALE, Pen, fitted, text_width
 from fedstill.draw.svg import Svg
 from fedstill.errors import RequestError
@@ -40,8 +40,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Figure:
-    """What is drawn. Both axes are linear; ``x_text`` writes a mark of the x axis, and y is a
-    share, so no mark is above 100%."""
+    """What is drawn. ``x_text`` writes a mark of the x axis, whose values are common logarithms if
+    ``x_log``; y is a share, so no mark is above 100%."""
 
     title: str
     x_label: str
@@ -49,6 +49,7 @@ class Figure:
     series: Sequence[Series]
     x_text: Callable[[float], str] = field(default=lambda v: f"{v:g}")
     y_text: Callable[[float], str] = field(default=lambda v: f"{100 * v:.4g}%")
+    x_log: bool = False
 
 
 def whole(value: float) -> str:
@@ -150,7 +151,8 @@ def _paint(figure: Figure, on: Canvas) -> None:
     axes = Axes((x0, x1), (y0, y1), _LEFT, _RIGHT, _TOP, _BOTTOM)
     marks = [mark for mark in ticks(y0, y1, 6) if mark <= 1]
     on.text(_LEFT, 20, figure.title, 15, _INK, "l")
-    axes.draw(on, _STYLE, ticks(x0, x1, 7), marks, figure.x_text, figure.y_text)
+    x_marks = (log_ticks if figure.x_log else ticks)(x0, x1, 7)
+    axes.draw(on, _STYLE, x_marks, marks, figure.x_text, figure.y_text)
     on.text((_LEFT + _RIGHT) / 2, HEIGHT - 14, figure.x_label, 12, _INK, "m")
     for series in filled:
         _curve(series, axes.at, on)

@@ -110,7 +110,12 @@ def figure(found: Frontier) -> Figure:
             Series("front with records", _steps(found.front_with_records), dashed=True, colour=7)
         )
     return Figure(
-        found.title, "uploaded (logarithmic)", "accuracy", [*fronts, *dots], _bytes_of_logarithm
+        found.title,
+        "uploaded (logarithmic)",
+        "accuracy",
+        [*fronts, *dots],
+        _bytes_of_logarithm,
+        x_log=True,
     )
 
 
@@ -123,4 +128,4 @@ def _place(point: Measured) -> Place:
 
 
 def _bytes_of_logarithm(value: float) -> str:
-    return in_bytes(10.0**value)
+    return in_bytes(round(10.0**value)).replace(".0 ", " ")
