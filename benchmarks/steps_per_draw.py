@@ -1,6 +1,7 @@
-"""FedDM with several pixel steps per draw of weights and records: accuracy against processor time.
+"""Several pixel steps per draw of weights and records: accuracy against processor time.
 
-    python benchmarks/steps_per_draw.py --data-dir DIR [--data mnist] [--initial noise]
+    python benchmarks/steps_per_draw.py --data-dir DIR [--method feddm] [--data mnist]
+        [--initial noise]
 
 One round (10 clients, `convnet-small`). A row is T draws of N steps each; 0x1 does not match at
 all. The processor time is that of all clients together.
@@ -58,7 +59,7 @@ def measured(options: argparse.Namespace, draws: int, steps: int, seed: int) -> 
     clients = Clients()
     with tempfile.TemporaryDirectory() as folder:
         result = fedstill.run(
-            "feddm",
+            options.method,
             data=options.data,
             data_dir=options.data_dir,
             partition=options.partition,
@@ -77,6 +78,7 @@ def measured(options: argparse.Namespace, draws: int, steps: int, seed: int) -> 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--method", default="feddm", choices=["feddm", "feddualmatch"])
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--data-dir")
     parser.add_argument("--partition", default="dirichlet:0.01")
