@@ -8,7 +8,8 @@
                   (warm_start: those of its last round)
     5       for layer p = last, ..., first (the same number of iterations each):
     6           w' <- w + a random step of length at most R, newly drawn per iteration
-    7           S_k <- S_k - eta * pixel gradient of sum_{q >= p} sum_class |mean difference|^2
+    7           S_k <- S_k - eta * pixel gradient of sum_{q >= p} sum_class |mean difference|^2,
+                      steps_per_draw times (the paper: once)
     8       client k: send S_k
     9       server: S <- union of all S_k
     10      server: R <- max_k |eta_r (grad L(w; S_k) - grad L(w; S))|
@@ -89,7 +90,8 @@ class FedDualMatch(
     images_per_class: Annotated[int, Meta(ge=1)] = 10
     initial: MatchingInitial = "noise"
     warm_start: bool = False
-    iterations: Annotated[int, Meta(ge=0)] = 60
+    iterations: Annotated[int, Meta(ge=0)] = 30
+    steps_per_draw: Annotated[int, Meta(ge=1)] = 4  # from noise; the paper: 1
     layer_wise: bool = True  # off: FedDM's features and logits in every iteration
     squared: bool = True  # off: plain Euclidean distances, as printed
     real_batch: Annotated[int, Meta(ge=1)] = 64
