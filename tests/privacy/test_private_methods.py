@@ -63,7 +63,7 @@ def test_feddm_without_noise_is_feddm(tmp_path: Path, target: Any) -> None:
 def test_feddualmatch_without_noise_is_feddualmatch(
     tmp_path: Path, target: Any, squared: bool
 ) -> None:
-    method = FedDualMatch(**DM, target=target, release_steps=1, squared=squared)
+    method = FedDualMatch(**DM, target=target, steps_per_draw=1, release_steps=1, squared=squared)
     plain, private = both(tmp_path, method, lambda params: Region(params, 2.0))
     assert torch.allclose(private.synthetic.images, plain.synthetic.images, atol=1e-4)
 
