@@ -45,6 +45,8 @@ def test_config_files_that_cannot_be_read(tmp_path: Path) -> None:
         ({"method": {"lr": 0.1}}, "method.lr: no such setting; did you mean 'learning_rate'?"),
         ({"method": {"bs": 8}}, "method.bs: no such setting; did you mean 'batch_size'?"),
         ({"method": {"epochs": 2}}, "method.epochs: no such setting; did you mean 'local_epochs'?"),
+        ({"workers": 1}, "workers: no such setting; did you mean 'engine.workers'?"),
+        ({"epsilon": 1.0}, "epsilon: no such setting; did you mean 'privacy.epsilon'?"),
         (
             {"method": {"optimiser": "rmsprop"}},
             "method.optimiser: expected one of 'sgd', 'adam' (it is 'rmsprop')",

@@ -316,3 +316,5 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "(already done)" in again.stderr
     with pytest.raises(RequestError, match="unknown data set"):
         CliRunner().invoke(app, ["frontier", "--data", "nothing-there"], catch_exceptions=False)
+    with pytest.raises(RequestError, match=r"did you mean 'engine\.workers'"):
+        CliRunner().invoke(app, ["frontier", "--set", "workers=1"], catch_exceptions=False)

@@ -220,6 +220,90 @@ def test_initial_noise_is_scaled() -> None:
     assert torch.equal(y, same)
 
 
+@pytest.mark.parametrize("initial", ["real", "noise"])
+def test_predicted_labels_change_nothing_before_they_are_learnt(initial: Any) -> None:
+    """The loss of a network's own predictions is least at the network, in every step of line 12."""
+    ctx = small_context()
+    method = replace(SMALL, labels="trainable", initial_labels="predicted", initial=initial)
+    still, _ = replace(method, iterations=0).client(ctx, down(ctx), None)
+    weights = as_vector(down(ctx).params)
+    assert torch.allclose(as_vector(method.recovered(ctx.task, down(ctx), still)), weights)
+    moved, _ = replace(method, iterations=20).client(ctx, down(ctx), None)
+    assert not torch.allclose(as_vector(method.recovered(ctx.task, down(ctx), moved)), weights)
+    assert moved.loss_after < moved.loss_before
+
+
+@pytest.mark.parametrize("labels", ["fixed", "trainable"])
+def test_target_update_follows_the_distance_to_the_clients_own_sgd(labels: Any) -> None:
+    """Two iterations against one graph through both steps, with FedAvg's client as w_k."""
+    ctx = small_context()
+    soft, start = labels == "trainable", down(ctx)
+    method = replace(
+        SMALL,
+        labels=labels,
+        synthetic_optimiser="sgd",
+        input_learning_rate=0.7,
+        label_learning_rate=2.0,
+        target="update",
+        local_epochs=2,
+        local_batch=4,
+        local_learning_rate=0.3,
+        local_decay="cosine",
+    )
+    late = replace(ctx, round=2, task=replace(ctx.task, rounds=4))
+    average = FedAvg(local_epochs=2, batch_size=4, learning_rate=0.3, decay="cosine")
+    own = replace(late, rng=late.rng.at("local"))
+    update = as_vector(average.client(own, start, None)[0].update)
+    x, free = method.start(late, start.params)
+    for _ in range(2):
+        inputs = [t.detach().requires_grad_(True) for t in ((x, free) if soft else (x,))]
+        y = inputs[1].softmax(-1) if soft else free.long()
+        w_syn = {k: w.clone().requires_grad_(True) for k, w in start.params.items()}
+        for batch, label in zip(inputs[0], y, strict=True):
+            loss = cross_entropy(ctx.task.model.apply(w_syn, batch), label).mean()
+            gradient = torch.autograd.grad(loss, list(w_syn.values()), create_graph=True)
+            pairs = zip(w_syn.items(), gradient, strict=True)
+            w_syn = {k: w - method.learning_rate * g for (k, w), g in pairs}
+        missed = torch.cat([w.flatten() for w in w_syn.values()]) - as_vector(start.params) - update
+        distance = missed.square().sum() / update.square().sum() / 2
+        moves = torch.autograd.grad(distance, inputs)
+        x = x - 0.7 * moves[0]
+        free = free - 2.0 * moves[1] if soft else free
+    up, _ = method.client(late, start, None)
+    assert torch.allclose(up.batches.x, x, atol=1e-5)
+    assert torch.allclose(up.batches.y, free.softmax(-1) if soft else free, atol=1e-6)
+
+
+def test_batches_that_repeat_the_update_stay_as_they_are() -> None:
+    """One local step on all records, and D is these records: w_syn is w_k."""
+    ctx = small_context(6)
+    method = FedSynth(
+        batches=1,
+        batch_size=6,
+        learning_rate=0.2,
+        synthetic_optimiser="sgd",
+        target="update",
+        local_batch=100,
+        local_learning_rate=0.2,
+    )
+    up, _ = method.client(ctx, down(ctx), None)
+    still, _ = replace(method, iterations=0).client(ctx, down(ctx), None)
+    assert torch.allclose(up.batches.x, still.batches.x, atol=1e-5)
+
+
+def test_a_client_without_an_update_sends_none() -> None:
+    """A flat loss: w_k is w, and the relative distance has nothing to divide by."""
+    ctx = context(torch.zeros(3, 1), torch.tensor([0, 1, 1]), OneWeight(), 2)
+    method = FedSynth(batches=1, batch_size=1, target="update", initial="noise")
+    up, _ = method.client(ctx, down(ctx), None)
+    assert torch.isfinite(up.batches.x).all()
+
+
+def test_predictions_are_no_fixed_labels() -> None:
+    with pytest.raises(RequestError, match=r"set method\.labels = 'trainable'"):
+        FedSynth(initial_labels="predicted")
+
+
 def test_step_sizes_stay_within_their_range() -> None:
     """A client whose step sizes leave it sends its ends; what lies outside is refused."""
     ctx = small_context()

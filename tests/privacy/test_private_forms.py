@@ -179,6 +179,24 @@ def test_fedsynth_without_noise_and_clipping_is_the_plain_one(
     assert private.private._ledger.count == 3  # type: ignore[union-attr]
 
 
+def test_fedsynth_repeats_the_update_of_private_fedavg(tmp_path: Path) -> None:
+    """``target = "update"``: the steps of DP-SGD are its only accesses. Without noise and clipping
+    it is the plain method on full batches."""
+    task = toy_task(MLP((1, 8, 8), 3, width=5))
+    records = some_records(task, 9)
+    method = dataclasses.replace(
+        SYNTH, target="update", iterations=4, local_steps=3, local_batch=100
+    )
+    plain = ClientContext(task, 1, 0, Rng(3), data=records)
+    expected = method.client(plain, weights(task), None)[0]
+    private = private_context(tmp_path, records, task)
+    found = method.client(private, weights(task), None)[0]
+    assert torch.allclose(found.batches.x, expected.batches.x, atol=1e-5)
+    assert private.private._ledger.count == method.private_form(1.0).accesses == 3  # type: ignore[union-attr]
+    by_epochs = dataclasses.replace(method, local_steps=None, local_epochs=2)
+    assert by_epochs.private_form(0.1).accesses == 20
+
+
 @pytest.mark.parametrize(
     ("setting", "value"), [("initial", "real"), ("report_losses", True), ("weighting", "records")]
 )

@@ -118,6 +118,14 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
+def test_a_setting_that_does_not_exist_is_refused_before_any_cell(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    with pytest.raises(RequestError, match=r"workers: .* did you mean 'engine\.workers'"):
+        reproduce(recipe, "cpu", 1, tmp_path, {"workers": 1}, Recorder())
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_part_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ["reproduce", "feddm-real", "--row", "REAL", "--json"]

@@ -183,6 +183,12 @@ def _dataclass_in(kind: Any) -> Any:
     return next((k for k in get_args(kind) if dataclasses.is_dataclass(k)), kind)
 
 
+def _fields_of(kind: Any) -> list[str]:
+    """The settings of a section; none if it is not one."""
+    kind = _dataclass_in(kind)
+    return [f.name for f in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+
+
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
@@ -196,9 +202,10 @@ def _refuse_unknown_keys(table: Any, kind: Any, path: str) -> None:
     if not isinstance(table, Mapping) or not dataclasses.is_dataclass(kind):
         return
     hints = get_type_hints(kind)
-    names = [f.name for f in dataclasses.fields(kind)]
+    names = _fields_of(kind)
     for key, value in table.items():
         dotted = f"{path}.{key}" if path else key
         if key not in names:
-            raise RequestError(f"{dotted}: no such setting{did_you_mean(key, names)}")
+            inside = [f"{name}.{key}" for name in names if key in _fields_of(hints[name])]
+            raise RequestError(f"{dotted}: no such setting{did_you_mean(key, inside or names)}")
         _refuse_unknown_keys(value, hints[key], dotted)

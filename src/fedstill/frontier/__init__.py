@@ -8,6 +8,7 @@ from fedstill.build import partitioned
 from fedstill.cells import Watcher
 from fedstill.config import resolve_partitioning, spelled_out
 from fedstill.config.nested import Table, merged, nested
+from fedstill.config.request import check_types
 from fedstill.data import load
 from fedstill.draw.numbers import counted
 from fedstill.errors import Interrupted, RequestError
@@ -93,8 +94,9 @@ def frontier(
 
 
 def _checked(request: Table) -> tuple[str, str]:
-    """A folder's name and a title for this partition; data that cannot be used are refused before
-    any cell is tried."""
+    """A folder's name and a title for this partition; data that cannot be used, and settings that
+    do not exist, are refused before any cell is tried."""
+    check_types(request)
     how = resolve_partitioning({k: v for k, v in request.items() if k in _OF_THE_PARTITION})
     dataset = load(how.data)
     number = partitioned(how, dataset).clients

@@ -16,21 +16,27 @@
 
 Client and server run the same line 12, so the server recovers the client's w_syn to the bit (with
 the exact codec and equally many threads). With ``labels = "trainable"`` line 8 also updates the
-labels: distributions, the softmax of logits. The poster does not specify how D is initialised, E,
-the learning rates and the batch of line 7; it takes plain gradient steps in line 8 (here ``sgd``).
-It has one eta_w for all steps; with ``step_sizes = "trainable"`` line 8 also updates the logarithms
-of the eta_i, which are sent with D.
+labels: distributions, the softmax of logits. They start at classes, or at w's own predictions
+(``initial_labels``), which make line 12 change nothing before line 8 has. The poster does not
+specify how D is initialised, E, the learning rates and the batch of line 7; it takes plain gradient
+steps in line 8 (here ``sgd``). It has one eta_w for all steps; with ``step_sizes = "trainable"``
+line 8 also updates the logarithms of the eta_i, which are sent with D.
+
+With ``target = "update"``, which is ours, D repeats an update that is known, instead of looking for
+one: the client first trains w_k from w by SGD on its records, as in FedAvg, and line 7 is the
+gradient of 1/2 |w_syn - w_k|^2 / |w_k - w|^2, for which no record is read again.
 
 The size of D follows from the requested ``compression``: weights of the model / numbers in D. A
 fixed label counts as one number: it is sent in four bytes, as a float is. So does a learnt eta_i.
 
 With privacy on line 4 is noise, and g of line 7 is one access: a noisy mean of the clipped
-gradients at w_syn of a Poisson sample. Line 8 backpropagates it through D and w alone. The records'
-losses, sent for the report, are not sanitised (``report_losses`` must be off).
+gradients at w_syn of a Poisson sample. Line 8 backpropagates it through D and w alone. With
+``target = "update"`` an access is a step of the local SGD, and all of lines 5 to 8 is made of its
+result. The records' losses, sent for the report, are not sanitised (``report_losses`` must be off).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -47,22 +53,25 @@ from fedstill.methods.shared.weights_down import WeightsDown
 from fedstill.private import Leak, PrivateForm
 from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
-from fedstill.steps.arithmetic import add, subtract, weighted_sum
+from fedstill.steps.arithmetic import add, norm, scaled, subtract, weighted_sum
 from fedstill.steps.classes import Initial
 from fedstill.steps.distil import PixelOptimiser
 from fedstill.steps.examples import Example, noise_examples, record_examples
 from fedstill.steps.gradient import batch_gradient, tracked
+from fedstill.steps.local_sgd import local_sgd, private_steps
 from fedstill.steps.per_record import weight_gradients
 from fedstill.steps.released import initial_leaks
 from fedstill.steps.soft_labels import label_logits, soft_labels, softmax_backward
-from fedstill.steps.training import SCHEDULES, Schedule
+from fedstill.steps.training import SCHEDULES, Decay, Schedule, Training, decayed
 from fedstill.steps.unroll import Batches, Rates, backward, sgd_steps, unroll
-from fedstill.types import ClientContext, Params, Reply, ServerContext, Task
+from fedstill.types import ClientContext, Params, Reply, ServerContext, Task, silent
 from fedstill.wire import Schema, TensorSpec
 from fedstill.wire.tree import flatten
 
 DEFAULT_COMPRESSION = 8.0
 STEP_SIZE_FACTOR = 1000.0  # a learnt step size stays within this factor of ``learning_rate``
+
+GradientAt = Callable[[Params, int], Params]  # maps w_syn, and the iteration, to line 7
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,9 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
     batches: Annotated[int, Meta(ge=1)] = 4  # m
     batch_size: Annotated[int, Meta(ge=1)] | None = None  # None: as compression allows
     labels: Literal["fixed", "trainable"] = "fixed"
+    # Where trainable labels start: at a class each, or at what w predicts for the initial inputs,
+    # so that D first changes nothing.
+    initial_labels: Literal["classes", "predicted"] = "classes"
     initial: Initial = "real"
     initial_scale: Annotated[float, Meta(gt=0)] = 1.0  # standard deviation of initial noise
     iterations: Annotated[int, Meta(ge=0)] = 10  # E
@@ -106,12 +118,24 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
     schedule: Schedule = "constant"  # of these learning rates, over the iterations
     weighting: Weighting = "uniform"
     report_losses: bool = True  # the clients' mean loss at w and at w_syn
+    # What D is for: a low loss at w_syn (the poster), or the update of the client's own SGD, by:
+    target: Literal["loss", "update"] = "loss"
+    local_epochs: Annotated[int, Meta(ge=1)] = 1
+    local_steps: Annotated[int, Meta(ge=1)] | None = None  # instead of epochs
+    local_batch: Annotated[int, Meta(ge=1)] = 32
+    local_learning_rate: Annotated[float, Meta(gt=0)] = 0.05
+    local_decay: Decay = "none"  # of that rate, over the rounds
 
     def __post_init__(self) -> None:
         if self.compression is not None and self.batch_size is not None:
             raise RequestError(
                 f"method.compression: {self.compression:g} and method.batch_size "
                 f"{self.batch_size} both set the size; give one of them"
+            )
+        if self.initial_labels == "predicted" and self.labels == "fixed":
+            raise RequestError(
+                "method.initial_labels: 'predicted' are distributions, which fixed labels are not; "
+                "set method.labels = 'trainable' too"
             )
 
     def private_form(self, rate: float) -> PrivateForm:
@@ -120,7 +144,8 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
             why = "the clients' losses on their records would be sent without noise"
             remedy = "set method.report_losses = false"
             leaks.append(Leak("report_losses", self.report_losses, why, remedy))
-        return PrivateForm(self.iterations, tuple(leaks))
+        steps = private_steps(self.local_epochs, rate, self.local_steps)
+        return PrivateForm(self.iterations if self.target == "loss" else steps, tuple(leaks))
 
     @property
     def size_leaks(self) -> tuple[Leak, ...]:
@@ -170,14 +195,12 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
         log_sizes = torch.full((self.batches,), math.log(self.learning_rate), device=x.device)
         optimiser = self.optimiser(x, labels, log_sizes)
         decay = LambdaLR(optimiser, self.decay)
+        of_target = self.of_loss if self.target == "loss" else self.of_update
+        gradient_at = of_target(ctx, message.params)
         for iteration in range(self.iterations):  # line 5
             up = self.as_sent(x, labels, log_sizes)
             path = unroll(ctx.task, message.params, up.batches, self.rates(up))  # line 6
-            if ctx.private is None:
-                batch = ctx.rng.at("batch", iteration)
-                gradient, _ = self.record_gradient(ctx, path.end, batch)  # line 7
-            else:
-                gradient = ctx.private.noisy_mean(weight_gradients(ctx.task, path.end))
+            gradient = gradient_at(path.end, iteration)  # line 7
             found = backward(ctx.task, path, up.batches, self.rates(up), gradient)  # line 8
             x.grad = found.x
             if labels.is_floating_point():
@@ -210,14 +233,40 @@ class FedSynth(WeightsDown[SyntheticBatches]):  # lines 1 and 3: WeightsDown
             x, y = record_examples(ctx, params, math.prod(size), generator)
         else:
             x, y = noise_examples(ctx.task, example, math.prod(size), generator, self.initial_scale)
+        if self.initial_labels == "predicted":
+            with torch.no_grad():
+                logits = ctx.task.model.apply_continuous(params, x)
+            return x.unflatten(0, size).clone(), logits.unflatten(0, size)
         x, labels = x.unflatten(0, size).clone(), y.unflatten(0, size).int()
         # The loss ignores a negative label (padding of a text); a fixed label must be a class.
         return x, label_logits(labels, example.classes) if example.soft else labels.clamp(min=0)
 
+    def of_loss(self, ctx: ClientContext, params: Params) -> GradientAt:
+        """Line 7 as the poster has it: the gradient of the records' loss."""
+        door = ctx.private
+        if door is not None:
+            return lambda w_syn, _: door.noisy_mean(weight_gradients(ctx.task, w_syn))
+        rng = ctx.rng
+        return lambda w_syn, i: self.record_gradient(ctx, w_syn, rng.at("batch", i))[0]
+
+    def of_update(self, ctx: ClientContext, params: Params) -> GradientAt:
+        """Line 7 with ``target = "update"``: of the distance to where the client's SGD leads.
+
+        The distance is relative to the update, so that learning rates of D suit every round.
+        """
+        rate = decayed(self.local_learning_rate, self.local_decay, ctx.round, ctx.task.rounds)
+        training = Training(rate, batch_size=self.local_batch, epochs=self.local_epochs)
+        own = replace(ctx, rng=ctx.rng.at("local"), progress=silent)
+        trained = local_sgd(own, params, training, steps=self.local_steps)
+        length = float(norm(subtract(trained, params)))
+        scale = length**-2 if length else 1.0
+        return lambda w_syn, _: scaled(subtract(w_syn, trained), scale)
+
     def record_gradient(self, ctx: ClientContext, params: Params, rng: Rng) -> tuple[Params, float]:
         """Line 7: gradient and value of the mean loss over a batch of records.
 
-        Apart from ``initial = "real"``, the only place that reads records outside the private door.
+        Apart from ``initial = "real"`` and local SGD, which has its own private form, the only
+        place that reads records outside the private door.
         """
         rows = torch.randperm(len(ctx.records), generator=rng.torch())[: self.real_batch]
         x, y = ctx.records.take(rows)

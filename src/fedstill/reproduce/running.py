@@ -9,6 +9,7 @@ from typing import Any
 
 from fedstill.cells import Watcher, run_or_reuse
 from fedstill.config.nested import Table, merged
+from fedstill.config.request import check_types
 from fedstill.errors import FedstillError, Interrupted, RequestError
 from fedstill.report.table import as_markdown
 from fedstill.reproduce.recipe import Cell, Measure, Recipe, ScaleName
@@ -52,6 +53,7 @@ def reproduce(
     """Run the cells of a scale with the seeds 0, 1, ...; ``extra`` settings are laid over all."""
     if seeds < 1:
         raise RequestError(f"--seeds {seeds}: give 1 or more")
+    check_types(extra)  # a wrong key is refused once, not in every cell
     cells = recipe.cells(scale)
     outcomes = []
     for place, cell in enumerate(cells):
