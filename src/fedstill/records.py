@@ -48,12 +48,19 @@ class Records:
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (scaled) and labels of the records at these positions of ``index``."""
         rows = self.index[positions]
-        inputs = self.split.inputs[rows].to(self.device)
-        return self.scaling(inputs), self.split.labels[rows].to(self.device)
+        inputs = copied(self.split.inputs[rows], self.device)
+        return self.scaling(inputs), copied(self.split.labels[rows], self.device)
 
     def all(self) -> tuple[Tensor, Tensor]:
         """Inputs (scaled) and labels of all records."""
         return self.take(torch.arange(len(self)))
+
+
+def copied(batch: Tensor, device: torch.device) -> Tensor:
+    """A batch on the device. From pinned memory the copy need not wait for what CUDA computes."""
+    if device.type == "cuda" and batch.device.type == "cpu":
+        return batch.pin_memory().to(device, non_blocking=True)
+    return batch.to(device)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 Params = dict[str, Tensor]
 
 _CHUNK_PIXELS = 64 * 64 * 64  # of all images that are computed at a time
+# An accelerator has no small cache to stay in, and many units to keep busy.
+_ACCELERATOR_CHUNK, _ACCELERATOR_PIXELS = 512, 8 * _CHUNK_PIXELS
 
 S = TypeVar("S")  # server state
 D = TypeVar("D")  # message down
@@ -99,10 +101,15 @@ class Task:
 
     @property
     def chunk(self) -> int:
-        """How many inputs are computed at a time: as many as suit the model, and fewer where images
-        are large, so that their activations fit into memory."""
+        """How many inputs are computed at a time: as many as suit the model on a processor, many on
+        an accelerator, and fewer where images are large, so that their activations fit into
+        memory."""
         pixels = math.prod(self.shape[1:]) if len(self.shape) == 3 else 1
-        return max(1, min(self.model.chunk, _CHUNK_PIXELS // max(1, pixels)))
+        if self.device.type == "cpu":
+            most, of_pixels = self.model.chunk, _CHUNK_PIXELS
+        else:
+            most, of_pixels = max(self.model.chunk, _ACCELERATOR_CHUNK), _ACCELERATOR_PIXELS
+        return max(1, min(most, of_pixels // max(1, pixels)))
 
     def casting(self) -> AbstractContextManager[Any]:
         """Inside, networks compute in ``precision`` where that is sound; weights and gradients stay

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedstill.models import ConvNet
-from fedstill.records import Records, Split
+from fedstill.records import Records, Split, copied
 from fedstill.rng import Rng
 from fedstill.scaling import Scaling
 from fedstill.steps.classes import ByClass
@@ -79,6 +79,34 @@ def local_training(device: torch.device) -> list[Tensor]:
 )
 def test_everything_stays_on_the_device(step: Callable[[torch.device], list[Tensor]]) -> None:
     assert {tensor.device for tensor in step(META)} == {META}
+
+
+def test_chunks_are_for_processors() -> None:
+    """In the cache of a processor; on an accelerator as many as its memory surely holds."""
+    small, large = task(META), dataclasses.replace(task(META), shape=(3, 224, 224))
+    assert small.chunk == 512
+    assert dataclasses.replace(small, device=torch.device("cpu")).chunk == MODEL.chunk < 512
+    assert large.chunk == 8 * 64**3 // 224**2 == 41
+
+
+def test_batches_are_copied_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a fake device: there is no CUDA here."""
+    calls: list[tuple[str, object]] = []
+
+    def pin_memory(batch: Tensor) -> Tensor:
+        calls.append(("pinned", len(batch)))
+        return batch
+
+    def to(batch: Tensor, device: torch.device, non_blocking: bool = False) -> Tensor:
+        calls.append((device.type, non_blocking))
+        return batch
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin_memory)
+    monkeypatch.setattr(Tensor, "to", to)
+    batch = torch.zeros(5)
+    assert copied(batch, torch.device("cuda")) is batch
+    assert copied(batch, torch.device("mps")) is batch
+    assert calls == [("pinned", 5), ("cuda", True), ("mps", False)]
 
 
 def progressed(loop: Callable[[Callable[[int, int], None]], object]) -> list[int]:
