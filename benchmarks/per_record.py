@@ -147,7 +147,7 @@ def main() -> None:
             "plain": partial(plain, task, params, x, y),
         }
         for kind, make, size in (
-            ("ours", ours, min(model.chunk, arguments.batch)),
+            ("ours", ours, min(model.record_chunk, arguments.batch)),
             ("norm first", norm_first, chunk),
             ("vmap", with_vmap, chunk),
         ):

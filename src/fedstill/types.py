@@ -104,11 +104,19 @@ class Task:
         """How many inputs are computed at a time: as many as suit the model on a processor, many on
         an accelerator, and fewer where images are large, so that their activations fit into
         memory."""
+        return self._at_a_time(self.model.chunk)
+
+    @property
+    def record_chunk(self) -> int:
+        """The same for gradients of single records."""
+        return self._at_a_time(self.model.record_chunk)
+
+    def _at_a_time(self, on_processor: int) -> int:
         pixels = math.prod(self.shape[1:]) if len(self.shape) == 3 else 1
         if self.device.type == "cpu":
-            most, of_pixels = self.model.chunk, _CHUNK_PIXELS
+            most, of_pixels = on_processor, _CHUNK_PIXELS
         else:
-            most, of_pixels = max(self.model.chunk, _ACCELERATOR_CHUNK), _ACCELERATOR_PIXELS
+            most, of_pixels = max(on_processor, _ACCELERATOR_CHUNK), _ACCELERATOR_PIXELS
         return max(1, min(most, of_pixels // max(1, pixels)))
 
     def casting(self) -> AbstractContextManager[Any]:

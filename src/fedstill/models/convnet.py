@@ -102,6 +102,10 @@ class ConvNet(Model):
         return max(1, min(256, _CHUNK_PIXELS // self._pixels))
 
     @property
+    def record_chunk(self) -> int:
+        return 2 * self.chunk  # measured: a tenth faster at width 32, as fast at 128
+
+    @property
     def _pixels(self) -> int:
         """Positions of the first convolution's output."""
         grow = 2 * self._first_padding - 2

@@ -29,6 +29,11 @@ class Model(ABC):
         """How many inputs at a time keep the activations in the processor's cache."""
         return 64
 
+    @property
+    def record_chunk(self) -> int:
+        """How many records' own gradients are computed at a time."""
+        return self.chunk
+
     @abstractmethod
     def init(self, generator: torch.Generator) -> Params:
         """The weights that training starts from: newly initialised ones, drawn from this generator

@@ -79,7 +79,7 @@ class PrivatePlan:
             counts_released=self.counts_released,
         )
         randomness = Replayed(rng) if self.reproducible else OperatingSystem()
-        return PrivateRecords(records, counter, randomness, terms, round, task.chunk)
+        return PrivateRecords(records, counter, randomness, terms, round, task.record_chunk)
 
 
 def make_plan(
