@@ -90,6 +90,30 @@ def test_several_steps_per_draw_share_one_real_side(monkeypatch: pytest.MonkeyPa
     assert torch.allclose(once.images, twice.images, atol=1e-5)
 
 
+def test_steps_of_few_images_are_smaller_after_the_first_round() -> None:
+    """A mean over n images moves each of them by 1/n of its gradient: below ten, the rate is
+    n / 10 of the given one at trained weights. Adam's steps do not depend on n."""
+    method = FedDM(images_per_class=3, pixel_learning_rate=2.0)
+    assert method.in_round(1) is method
+    assert method.in_round(2).pixels.learning_rate == pytest.approx(0.6)
+    for same in (
+        dataclasses.replace(method, careful=False),
+        dataclasses.replace(method, images_per_class=10),
+        dataclasses.replace(method, images_per_class=40),
+        dataclasses.replace(method, pixel_optimiser="adam"),
+    ):
+        assert same.in_round(2) is same
+    ctx = digits(0, 0, 0, 2, 2, 2, 2)
+    down = message(ctx)
+    plain = dataclasses.replace(method, images_per_class=2, iterations=1, radius=0.0, careful=False)
+    late = dataclasses.replace(ctx, round=2)
+    found = dataclasses.replace(plain, careful=True).client(late, down, None)[0]
+    smaller = dataclasses.replace(plain, pixel_learning_rate=0.4).client(late, down, None)[0]
+    assert torch.equal(found.synthetic.images, smaller.synthetic.images)
+    larger = plain.client(late, down, None)[0]
+    assert not torch.allclose(found.synthetic.images, larger.synthetic.images)
+
+
 def test_what_is_matched_is_what_is_sent() -> None:
     """One step at the rounded pixels, whose gradient moves the pixels themselves."""
     ctx = digits(0, 0, 0, 2, 2, 2, 2)

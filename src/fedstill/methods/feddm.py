@@ -29,7 +29,7 @@ batch instead, whose sensitivity is not what its proof uses (docs/privacy.md).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from msgspec import Meta
 
@@ -42,6 +42,8 @@ from fedstill.steps.distil import PixelSteps
 from fedstill.steps.matching import Matching
 from fedstill.types import ClientContext, Task
 from fedstill.wire import Schema
+
+_FULL_STEPS = 10  # images per class, from which on ``careful`` changes nothing: the paper's number
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,20 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
     warm_start: bool = False
     patience: Annotated[int, Meta(ge=0)] = 0  # iterations without progress before stopping early
     tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.01  # progress: the loss falls by this share
+    # With fewer than ten images per class, steps of SGD are that much smaller after round 1: the
+    # fewer images share a mean, the farther each one moves, and at trained weights too far.
+    careful: bool = True
 
     @property
     def pixels(self) -> PixelSteps:
         return replace(super().pixels, patience=self.patience, tolerance=self.tolerance)
+
+    def in_round(self, number: int) -> Self:
+        """The same method with this round's pixel learning rate."""
+        share = self.images_per_class / _FULL_STEPS
+        if not self.careful or self.pixel_optimiser != "sgd" or number == 1 or share >= 1:
+            return self
+        return replace(self, pixel_learning_rate=share * self.pixel_learning_rate)
 
     def private_form(self, rate: float) -> PrivateForm:
         return PrivateForm(self.iterations, self.matching_leaks)
@@ -95,7 +107,7 @@ class FedDM(DistributionMatching, SurrogateTraining[LastSet | None]):
     ) -> tuple[Distilled, LastSet | None]:
         plan = [Matching(compiled=self.compile == "on")] * self.iterations
         last = state.images if state else None
-        made = self.match(  # lines 4 to 8
+        made = self.in_round(ctx.round).match(  # lines 4 to 8
             ctx, message.params, self.radius, self.images_per_class, plan, last
         )
         labels = labels_for(made.held, self.images_per_class)
