@@ -110,8 +110,8 @@ def test_records_are_kept_apart_in_the_fronts(done: Frontier) -> None:
     assert (False, "*") in marks
 
 
-def point(up: float, accuracy: float) -> Measured:
-    cell = Cell("a", "", "a", {}, 1.0, False)
+def point(up: float, accuracy: float, group: str = "a") -> Measured:
+    cell = Cell("a", "", group, {}, 1.0, False)
     return Measured(cell, 1, True, up, (accuracy,), None)
 
 
@@ -119,6 +119,17 @@ def test_the_front_has_no_point_that_another_beats() -> None:
     points = [point(30, 0.7), point(10, 0.5), point(20, 0.4), point(20, 0.6), point(40, 0.7)]
     assert front(points) == [points[1], points[3], points[0]]
     assert front([]) == []
+
+
+def test_the_best_of_each_group_within_a_budget() -> None:
+    points = (point(900, 0.5), point(2000, 0.4), point(2999, 0.7), point(5e4, 0.9, "b"))
+    found = Frontier("", points, (), 0, Path())
+    assert found.best_within(899) is None
+    assert found.best_within(1e9) is points[3]
+    assert found.best_within(2500, "a") is points[0]
+    assert [row[0] for row in found.budget_rows] == ["1 kB", "3 kB", "10 kB", "30 kB", "100 kB"]
+    assert [row[1].partition(":")[0] for row in found.budget_rows] == ["50.00%"] + 4 * ["70.00%"]
+    assert [row[2].partition(":")[0] for row in found.budget_rows] == 4 * ["-"] + ["90.00%"]
 
 
 def test_intervals_are_student_s() -> None:
@@ -140,7 +151,9 @@ def test_the_files_beside_the_page(done: Frontier) -> None:
     assert rows[0]["sends_records"] == "True"
     assert len(rows[0]["accuracies"].split()) == 2
     assert json.loads((folder / "frontier.json").read_text())[0]["line"] == f"real {NASTY}"
-    assert "analytic, projection 10 | 1 |" in (folder / "frontier.md").read_text()
+    text = (folder / "frontier.md").read_text()
+    assert "analytic, projection 10 | 1 |" in text
+    assert "analytic, projection 10, 1 round |" in text  # within a budget
     assert "front without records" in (folder / "frontier.svg").read_text()
     assert (folder / "frontier.png").read_bytes()[:4] == b"\x89PNG"
 

@@ -10,7 +10,14 @@ from fedstill.draw.figures import Figure, Series, write_figure
 from fedstill.draw.numbers import in_bytes, in_percent
 from fedstill.files import write_atomically
 from fedstill.frontier.points import Measured
-from fedstill.frontier.result import HEAD, Frontier, as_csv, as_document
+from fedstill.frontier.result import (
+    BUDGET_HEAD,
+    BUDGET_NOTE,
+    HEAD,
+    Frontier,
+    as_csv,
+    as_document,
+)
 from fedstill.report.compare_page import staircase
 from fedstill.report.embed import page
 from fedstill.version import VERSION
@@ -34,7 +41,7 @@ def write_frontier(found: Frontier) -> None:
 
 def frontier_page(found: Frontier) -> str:
     """The frontier as one HTML page."""
-    groups = _groups(found)
+    groups = found.groups
     lines: dict[str, dict[str, Any]] = {}
     for point in found.points:
         cell = point.cell
@@ -62,13 +69,11 @@ def frontier_page(found: Frontier) -> str:
         legend=legend,
         head=HEAD,
         rows=found.rows,
+        budget_head=[BUDGET_HEAD, *groups],
+        budget_rows=found.budget_rows,
+        budget_note=BUDGET_NOTE,
         version=VERSION,
     )
-
-
-def _groups(found: Frontier) -> list[str]:
-    """The groups in the order of the grid: each has a colour."""
-    return list(dict.fromkeys(point.cell.group for point in found.points))
 
 
 def _drawn(point: Measured) -> dict[str, Any]:
@@ -94,7 +99,7 @@ def _lead(found: Frontier) -> str:
 
 def figure(found: Frontier) -> Figure:
     """All points by group, and both fronts, over the logarithm of the bytes."""
-    groups = _groups(found)
+    groups = found.groups
     dots = [
         Series(
             group,

@@ -18,6 +18,8 @@ NOTE = (
     "front: * on the Pareto front of the methods that send no records; "
     "(*) only on that of all methods"
 )
+BUDGET_HEAD = "uploaded at most"
+BUDGET_NOTE = "Selected by test accuracy among all points: a little too high, the more so of many"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,36 @@ class Frontier:
             self.mark(point),
         ]
 
+    @cached_property
+    def groups(self) -> list[str]:
+        """The groups in the order of the grid."""
+        return list(dict.fromkeys(point.cell.group for point in self.points))
+
+    def best_within(self, up_bytes: float, group: str | None = None) -> Measured | None:
+        """The most accurate point of a group, or of all, for at most so many bytes."""
+        inside = [
+            point
+            for point in self.points
+            if point.up_bytes <= up_bytes and group in (None, point.cell.group)
+        ]
+        return max(inside, key=lambda point: point.accuracy, default=None)
+
+    @cached_property
+    def budget_rows(self) -> list[list[str]]:
+        """For 1, 3, 10, 30, ... bytes, as far as something fits in and something does not yet: the
+        best point of each group."""
+        sizes = [point.up_bytes for point in self.points]
+        budgets = [float(f"{digit}e{power}") for power in range(13) for digit in (1, 3)]
+        some = [budget for budget in budgets if budget >= min(sizes)]
+        last = next((n for n, budget in enumerate(some) if budget >= max(sizes)), len(some) - 1)
+        return [
+            [
+                in_bytes(budget).replace(".0 ", " "),
+                *(_best_text(self.best_within(budget, group)) for group in self.groups),
+            ]
+            for budget in some[: last + 1]
+        ]
+
     def records(self) -> list[dict[str, Any]]:
         """All points as plain values: shares and bytes."""
         return [
@@ -98,6 +130,10 @@ class Frontier:
         return "\n".join([*text, *(f"left out: {why}" for why in self.left_out)])
 
 
+def _best_text(point: Measured | None) -> str:
+    return "-" if point is None else f"{in_percent(point.accuracy)}: {point.name}"
+
+
 def _interval_text(point: Measured) -> str:
     if point.interval is None:
         return "-"
@@ -119,7 +155,15 @@ def as_csv(records: Sequence[dict[str, Any]]) -> str:
 def as_document(found: Frontier) -> str:
     """The table as a Markdown page."""
     note = NOTE.replace("*", r"\*")
-    parts = [f"# {found.title}", as_markdown(HEAD, found.rows, texts=TEXTS).rstrip(), f"{note}."]
+    budgets = [BUDGET_HEAD, *found.groups]
+    parts = [
+        f"# {found.title}",
+        as_markdown(HEAD, found.rows, texts=TEXTS).rstrip(),
+        f"{note}.",
+        "## The best of each kind within a budget",
+        as_markdown(budgets, found.budget_rows, texts=len(budgets)).rstrip(),
+        f"{BUDGET_NOTE}.",
+    ]
     if found.left_out:
         parts.append("\n".join(["Left out:", "", *(f"- {why}" for why in found.left_out)]))
     return "\n\n".join(parts) + "\n"
