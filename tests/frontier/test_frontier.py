@@ -292,6 +292,21 @@ def test_our_grid_has_every_method_that_sends_something() -> None:
         resolve({**cell.request, "seed": 0})  # all settings exist
 
 
+def test_records_are_measured_wherever_feddm_is() -> None:
+    """The rival has the same codecs, sizes and rounds."""
+
+    def places(method: str) -> set[tuple[str, int, int]]:
+        requests = [cell.request for cell in cells_of(read_grid(None), {})]
+        return {
+            (r["wire"]["up"], r["method"]["images_per_class"], r["rounds"])
+            for r in requests
+            if r["method"]["name"] == method and "shrink" not in r["method"]
+        }
+
+    assert len(places("feddm")) >= 9
+    assert places("feddm") <= places("real")
+
+
 @pytest.mark.parametrize(
     ("lines", "complaint"),
     [

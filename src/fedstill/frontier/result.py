@@ -19,7 +19,7 @@ NOTE = (
     "(*) only on that of all methods"
 )
 BUDGET_HEAD = "uploaded at most"
-BUDGET_NOTE = "Selected by test accuracy among all points: a little too high, the more so of many"
+BUDGET_NOTE = "Selected by test accuracy among all points, which makes it slightly too high"
 
 
 @dataclass(frozen=True)
