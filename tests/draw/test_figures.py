@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fedstill.draw.figures import WIDTH, Figure, Plot, Series
+from fedstill.draw.figures import COLOURS, HEIGHT, WIDTH, Figure, Plot, Series
 
 
 @pytest.mark.parametrize(("busy", "side"), [("right", "left"), ("left", "right")])
@@ -23,3 +23,20 @@ def test_a_line_has_dots_at_its_places_unless_it_has_none() -> None:
     without = Plot(Figure("f", "x", "y", [Series("", places, dots=False)])).svg
     assert with_dots.count("<circle") == 2
     assert without.count("<circle") == 0
+
+
+def test_the_legend_is_above_where_points_are_below() -> None:
+    low = [(i / 10, 0.1) for i in range(101)]
+    figure = Figure("f", "x", "y", [Series("points", [*low, (5.0, 0.9)], line=False)])
+    drawn = re.search(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>points</text>', Plot(figure).svg)
+    assert drawn is not None
+    assert float(drawn[1]) < HEIGHT / 2
+
+
+def test_points_are_all_drawn_each_with_its_spread() -> None:
+    places = [(i / 10, 0.5) for i in range(60)]
+    spread = [(0.4, 0.7)] * 60
+    drawn = Plot(Figure("f", "x", "y", [Series("", places, spread, line=False)])).svg
+    assert drawn.count("<circle") == 60
+    assert len(re.findall(rf'<polyline [^>]*stroke="{COLOURS[0]}"', drawn)) == 60
+    assert "<polygon" not in drawn

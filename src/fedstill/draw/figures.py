@@ -23,11 +23,14 @@ _INK, _SOFT, _LINE = "#16242b", "#5a6b73", "#e1e7ea"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, WIDTH - 18, 42.0, HEIGHT - 48
 _STYLE = AxesStyle(grid=_LINE, label=_SOFT, size=11, x_gap=14, y_gap=8, base=_SOFT)
 _MOST_NAMES = 10
+_ROW = 16.0  # the height of a name in the legend
+_POINT = 3.6  # the radius of a point that no line connects
 
 
 @dataclass(frozen=True)
 class Series:
-    """A curve or some points: places, and the spread above and below each."""
+    """A curve or some points: places, and the lower and upper end of the spread at each, drawn as
+    a band around a curve and as a vertical line through a point."""
 
     name: str
     places: Sequence[Place]
@@ -146,8 +149,7 @@ def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
 def _paint(figure: Figure, on: Canvas) -> None:
     filled = [s for s in figure.series if s.places]
     x0, x1 = _range([x for s in filled for x, _ in s.places], 0.02)
-    ends = [v for s in filled for pair in s.spread for v in pair]
-    y0, y1 = _range([y for s in filled for _, y in s.places] + ends, 0.06)
+    y0, y1 = _range([y for s in filled for _, y in _ends(s)], 0.06)
     axes = Axes((x0, x1), (y0, y1), _LEFT, _RIGHT, _TOP, _BOTTOM)
     marks = [mark for mark in ticks(y0, y1, 6) if mark <= 1]
     on.text(_LEFT, 20, figure.title, 15, _INK, "l")
@@ -156,35 +158,52 @@ def _paint(figure: Figure, on: Canvas) -> None:
     on.text((_LEFT + _RIGHT) / 2, HEIGHT - 14, figure.x_label, 12, _INK, "m")
     for series in filled:
         _curve(series, axes.at, on)
-    named = [s for s in filled if s.name][:_MOST_NAMES]
+    _legend([s for s in filled if s.name][:_MOST_NAMES], filled, axes, on)
+
+
+def _legend(named: Sequence[Series], filled: Sequence[Series], axes: Axes, on: Canvas) -> None:
+    """Names and marks, in the corner where they cover the fewest points."""
     room = min(max((text_width(s.name, 11) for s in named), default=0.0), 260) + 30
-    x, top = _legend_x(filled, axes, room, len(named) * 16), _BOTTOM - 14 - (len(named) - 1) * 16
+    height = (len(named) - 1) * _ROW
+    places = [axes.at(*place) for series in filled for place in _ends(series)]
+
+    def covered(corner: Place) -> int:
+        left, top = corner
+        return sum(
+            left - 8 < x < left + room and top - _ROW < y < top + height + _ROW for x, y in places
+        )
+
+    lefts, tops = (_RIGHT - room, _LEFT + 10), (_BOTTOM - 14 - height, _TOP + 14)
+    x, top = min(((left, top) for top in tops for left in lefts), key=covered)
     for row, series in enumerate(named):
-        y = top + row * 16
-        on.line([(x, y), (x + 16, y)], COLOURS[series.colour % 8], 3, series.dashed)
+        y, colour = top + row * _ROW, COLOURS[series.colour % 8]
+        if series.line:
+            on.line([(x, y), (x + 16, y)], colour, 3, series.dashed)
+        else:
+            on.dot(x + 8, y, _POINT, colour)
         on.text(x + 22, y, fitted(series.name, 11, 260), 11, _INK, "l")
 
 
-def _legend_x(filled: Sequence[Series], axes: Axes, room: float, height: float) -> float:
-    """Below on the right, or on the left where fewer points would be covered."""
-
-    def covered(left: float) -> int:
-        places = [axes.at(*place) for series in filled for place in series.places]
-        return sum(left - 8 < x < left + room and y > _BOTTOM - height - 14 for x, y in places)
-
-    return min(_RIGHT - room, _LEFT + 10, key=covered)
+def _ends(series: Series) -> list[Place]:
+    """Its places, and the ends of their spreads."""
+    spread = zip(series.places, series.spread, strict=False)  # a series may have none
+    return [*series.places, *((x, end) for (x, _), both in spread for end in both)]
 
 
 def _curve(series: Series, at: Callable[[float, float], Place], on: Canvas) -> None:
     colour = COLOURS[series.colour % 8]
     places = [at(x, y) for x, y in series.places]
-    if series.spread and series.line:
+    if series.spread:
         pairs = list(zip(series.places, series.spread, strict=True))
         upper = [at(x, high) for (x, _), (_, high) in pairs]
         lower = [at(x, low) for (x, _), (low, _) in pairs]
-        on.area([*upper, *reversed(lower)], colour)
+        if series.line:
+            on.area([*upper, *reversed(lower)], colour)
+        else:
+            for ends in zip(lower, upper, strict=True):
+                on.line(ends, colour, 1)
     if series.line and len(places) > 1:
         on.line(places, colour, 1.4 if series.dashed else 2.2, series.dashed)
     if series.dots and not series.dashed:
-        for x, y in places if len(places) <= 40 else places[-1:]:
-            on.dot(x, y, 2.6 if series.line else 5.0, colour)
+        for x, y in places if len(places) <= 40 or not series.line else places[-1:]:
+            on.dot(x, y, 2.6 if series.line else _POINT, colour)

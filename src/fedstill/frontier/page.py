@@ -98,17 +98,8 @@ def _lead(found: Frontier) -> str:
 
 
 def figure(found: Frontier) -> Figure:
-    """All points by group, and both fronts, over the logarithm of the bytes."""
-    groups = found.groups
-    dots = [
-        Series(
-            group,
-            [_place(p) for p in found.points if p.cell.group == group],
-            line=False,
-            colour=number,
-        )
-        for number, group in enumerate(groups)
-    ]
+    """All points by group with intervals, and both fronts, over the logarithm of the bytes."""
+    dots = [_dots(found, group, number) for number, group in enumerate(found.groups)]
     fronts = [Series("front without records", _steps(found.front), colour=7, dots=False)]
     if found.front_with_records != found.front:
         fronts.append(
@@ -122,6 +113,12 @@ def figure(found: Frontier) -> Figure:
         _bytes_of_logarithm,
         x_log=True,
     )
+
+
+def _dots(found: Frontier, group: str, colour: int) -> Series:
+    points = [point for point in found.points if point.cell.group == group]
+    intervals = [point.interval or (point.accuracy, point.accuracy) for point in points]
+    return Series(group, [_place(point) for point in points], intervals, line=False, colour=colour)
 
 
 def _steps(points: list[Measured]) -> list[Place]:
