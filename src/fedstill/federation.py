@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from fedstill import wire
@@ -13,6 +14,7 @@ from fedstill.engine.base import Answer, Engine, Work
 from fedstill.engine.threads import threads
 from fedstill.errors import BudgetSpent, RunError, WireError
 from fedstill.observe.observer import Observer
+from fedstill.privacy.ledger import LargestCount
 from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import Confusion, RoundMetrics
 from fedstill.runs.sets import SetMetadata
@@ -147,11 +149,13 @@ class Federation:
     @property
     def epsilon(self) -> float | None:
         """What the worst client has spent so far, by its ledger: clients' records are disjoint."""
+        plan, largest = self.built.plan, self._largest_count
+        return None if plan is None or largest is None else plan.spent(largest.now())
+
+    @cached_property
+    def _largest_count(self) -> LargestCount | None:
         plan, folder = self.built.plan, self.built.ledgers
-        if plan is None or folder is None:
-            return None
-        clients = range(self.built.partition.clients)
-        return plan.spent(max(plan.ledger(folder, client).count for client in clients))
+        return None if plan is None or folder is None else plan.largest_count(folder)
 
     def _check_budget(self, clients: Sequence[int]) -> None:
         """Stop before a round that a client in it cannot complete within its budget."""

@@ -1,6 +1,7 @@
 """The ledger: on disk before the access, whole after any kill, never forgetful."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedstill.errors import BudgetSpent, RunError
-from fedstill.privacy.ledger import Ledger, Reservation, ledger_of
+from fedstill.privacy.ledger import LargestCount, Ledger, Reservation, ledger_of
 from tests.waiting import FOREVER
 
 
@@ -202,3 +203,43 @@ def test_a_total_takes_nothing_back(tmp_path: Path) -> None:
         Ledger(path, 0.1, 1.0).open(1, 1.0)
     path.write_bytes(path.read_bytes().replace(b'"total":5', b'"total":0'))
     assert Ledger(path, 0.1, 1.0).count == 5
+
+
+def test_the_largest_count_is_that_of_the_client_with_the_most_accesses(tmp_path: Path) -> None:
+    folder = tmp_path / "ledger"
+    largest = LargestCount(folder, 0.1, 1.0)
+    assert largest.now() == 0
+    for client, accesses in ((0, 3), (1, 5)):
+        ledger_of(folder, client, 0.1, 1.0).reserve(1, 1.0, accesses)
+    assert largest.now() == LargestCount(folder, 0.1, 1.0).now() == 5
+    ledger_of(folder, 0, 0.1, 1.0).reserve(2, 1.0, 4)
+    assert largest.now() == LargestCount(folder, 0.1, 1.0).now() == 7
+
+
+def test_the_largest_count_reads_only_ledgers_that_have_changed(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, 0, 0.1, 1.0)
+    ledger.reserve(1, 1.0, 5)
+    largest = LargestCount(tmp_path, 0.1, 1.0)
+    assert largest.now() == 5
+    state = ledger.path.stat()
+    changed = ledger.path.read_bytes().replace(b"5", b"9")
+    ledger.path.write_bytes(changed)
+    os.utime(ledger.path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert largest.now() == 5  # it looks as before, so it was not read
+    ledger.path.write_bytes(changed)
+    assert largest.now() == 9
+
+
+def test_a_count_once_seen_is_not_taken_back(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, 0, 0.1, 1.0)
+    ledger.reserve(1, 1.0, 5)
+    largest = LargestCount(tmp_path, 0.1, 1.0)
+    assert largest.now() == 5
+    ledger.path.unlink()
+    assert largest.now() == 5
+
+
+def test_a_changed_mechanism_is_refused_by_the_largest_count_too(tmp_path: Path) -> None:
+    ledger_of(tmp_path, 0, 0.1, 1.0).open(1, 1.0)
+    with pytest.raises(RunError, match="restore the settings"):
+        LargestCount(tmp_path, 0.1, 2.0).now()

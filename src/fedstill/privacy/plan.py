@@ -7,7 +7,7 @@ import torch
 
 from fedstill.errors import RequestError
 from fedstill.privacy.accounting import Accountant, epsilon_of, most_accesses, sigma_for
-from fedstill.privacy.ledger import Counter, Ledger, ledger_of
+from fedstill.privacy.ledger import Counter, LargestCount, Ledger, ledger_of
 from fedstill.privacy.mechanism import DoorTerms, PrivateRecords
 from fedstill.privacy.randomness import OperatingSystem, Replayed
 from fedstill.privacy.settings import PrivacySettings
@@ -65,6 +65,10 @@ class PrivatePlan:
     def ledger(self, folder: Path, client: int) -> Ledger:
         """A client's ledger in the run's ledger folder."""
         return ledger_of(folder, client, self.rate, self.sigma, self.most)
+
+    def largest_count(self, folder: Path) -> LargestCount:
+        """What the worst client of the run has spent, in accesses."""
+        return LargestCount(folder, self.rate, self.sigma)
 
     def door(
         self, records: Records, task: Task, client: int, round: int, rng: Rng, counter: Counter
