@@ -4,8 +4,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from fedstill.config import changed_keys, resolve
-from fedstill.config.nested import Table
+from fedstill.config import changed_keys, resolve, spelled_out
+from fedstill.config.nested import Table, flat
 from fedstill.errors import FedstillError, RequestError
 from fedstill.execute import execute
 from fedstill.observe.observer import Observer
@@ -14,6 +14,10 @@ from fedstill.runs.metrics import Summary
 
 _UNFINISHED = ("running", "failed", "interrupted")
 _SOLVED_FOR = "privacy.sigma"  # a run adds it to its configuration where only epsilon was given
+_OF_THE_CELL = {
+    "seed": "the runs of a cell have the seeds 0, 1, ... (--seeds says how many)",
+    "method.name": "every cell has its own method, which it is named for",
+}
 
 
 class Watcher(Protocol):
@@ -36,6 +40,14 @@ class Announce(Protocol):
     """Tells that a cell is begun, or was ``done`` before; gives the watcher of its run."""
 
     def __call__(self, *, done: bool) -> Observer: ...
+
+
+def refuse_settings_of_cells(settings: Table, place: str = "") -> None:
+    """Refuse what the table itself sets: it would be ignored, or a cell would have a wrong name."""
+    given = flat(spelled_out(settings))
+    for key, why in _OF_THE_CELL.items():
+        if key in given:
+            raise RequestError(f"{place}{key} = {given[key]}: {why}; leave it out")
 
 
 def finished(request: Table, path: Path) -> Summary | None:

@@ -271,6 +271,22 @@ def test_what_does_not_fit_the_data_is_left_out_with_the_reason(tmp_path: Path) 
     assert "did you mean 'momentum'" in found.left_out[1]
 
 
+def test_a_cell_whose_measurements_are_lost_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    grid = {"lines": {name: {"method": "analytic"} for name in ("a", "b")}}
+    measured(tmp_path, grid=grid)
+    (tmp_path / "a" / "seed-0" / "metrics.jsonl").write_text("")
+    (why,) = measured(tmp_path, grid=grid).left_out
+    assert why.startswith("a: no round")
+    assert why.endswith(f"remove {tmp_path / 'a' / 'seed-0'} to run it again")
+
+
+@pytest.mark.parametrize("settings", [{"seed": 7}, {"method": "fedavg"}, {"method.name": "fedavg"}])
+def test_what_every_cell_sets_itself_is_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="leave it out"):
+        measured(tmp_path, set=settings)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_model_is_for_methods_without_one_of_their_own() -> None:
     cells = cells_of(read_grid(GRID), {"model": "mlp"})
     assert [cell.request.get("model") for cell in cells] == [
@@ -317,6 +333,12 @@ def test_records_are_measured_wherever_feddm_is() -> None:
         ({"a": {"method": "real", "seconds": [1, 2]}}, "grid.lines.a.seconds"),
         ({"a": {"method": "real", "sizes": 3}}, "grid.lines.a.sizes: no such setting"),
         ({"a": {"method": "real"}, "A": {"method": "real"}}, "share the folder 'a'"),
+        ({"..": {"method": "real"}}, "needs a letter or a digit"),
+        ({"a": {"method": "real", "settings": {"seed": 3}}}, "grid.lines.a: seed = 3: the runs"),
+        (
+            {"a": {"method": "real", "vary": "method", "over": ["fedavg"]}},
+            "a: method.name = fedavg",
+        ),
     ],
 )
 def test_grids_that_are_wrong(lines: dict[str, Any], complaint: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -93,6 +94,23 @@ def test_lda_is_what_the_textbook_says() -> None:
     )
     found = x @ layer["linear.weight"].double().T + layer["linear.bias"].double()
     assert torch.allclose(found.log_softmax(1), logits.log_softmax(1), atol=1e-3)
+
+
+@pytest.mark.parametrize("head", ["lda", "ridge"])
+def test_without_a_penalty_a_feature_that_never_varies_is_ignored(head: Head) -> None:
+    """On digits, whose corners are always black, the state would not be finite."""
+    found = moments_of(vectors())
+    right = solve(found, head, penalty=0.0)
+    wider = Moments(
+        F.pad(found.sums, (0, 1)),
+        found.counts,
+        F.pad(found.second, (0, 1, 0, 1)),
+        found.noise,
+        found.sums_noise,
+    )
+    layer = solve(wider, head, penalty=0.0)
+    assert torch.allclose(layer["linear.weight"], F.pad(right["linear.weight"], (0, 1)), rtol=1e-4)
+    assert torch.allclose(layer["linear.bias"], right["linear.bias"], rtol=1e-4)
 
 
 def test_ridge_solves_the_normal_equations() -> None:

@@ -1,5 +1,6 @@
 """The kernels of the papers' ConvNet: their gradient against autograd, C++ against PyTorch."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,20 @@ def test_native_computes_each_image_alone_and_the_same_bits_again() -> None:
 
 
 @pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("weight", ["block0.conv.weight", "block1.conv.weight", "block1.norm.bias"])
+def test_native_lets_nan_through_as_pytorch_does(weight: str) -> None:
+    """Otherwise a network that has diverged would be evaluated as if it had not."""
+    model = ConvNet((1, 28, 28), 10, width=WIDTH)
+    params = some_weights(model, torch.float32)
+    params[weight].view(-1)[0] = torch.nan
+    x = some_images((1, 28, 28), 2, torch.float32).requires_grad_(True)
+    found, right = model.pixel_features_by(params, 4)(x), model.features(params, x)
+    for these, those in zip(found, right, strict=True):
+        assert torch.equal(these.isnan(), those.isnan())
+    assert gradient_of(found, x).isnan().all()
+
+
+@pytest.mark.usefixtures("native")
 def test_other_networks_are_computed_by_pytorch() -> None:
     def kernel(model: ConvNet, dtype: torch.dtype = torch.float32) -> Kernel:
         params: Params = model.init(Rng(0).torch())
@@ -161,13 +176,16 @@ def test_native_is_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None
         library.switched_on()
 
 
-@pytest.mark.parametrize("compiler", ["missing", "broken"])
+@pytest.mark.parametrize("compiler", ["missing", "broken", "terse"])
 def test_without_a_working_compiler_pytorch_serves(
     compiler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(library.SWITCH, "on")
     monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path))
-    false = {"missing": None, "broken": "/bin/false"}[compiler]
+    terse = tmp_path / "terse"  # its message is an empty line, and a byte that is no text
+    terse.write_bytes(b"#!/bin/sh\nprintf '\\n\\377\\n'\nprintf '\\n' >&2\nexit 1\n")
+    terse.chmod(0o755)
+    false = {"missing": None, "broken": "/bin/false", "terse": str(terse)}[compiler]
     monkeypatch.setattr("shutil.which", lambda _: false)
     library.compiled.cache_clear()
     with pytest.warns(UserWarning, match="PyTorch serves instead"):
@@ -175,3 +193,39 @@ def test_without_a_working_compiler_pytorch_serves(
     library.compiled.cache_clear()
     assert not isinstance(found, NativeKernel)
     assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.parametrize("planted", ["writable", "link", "file"])
+def test_a_library_that_others_could_have_planted_is_not_loaded(
+    planted: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(library.SWITCH, "on")
+    monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path))
+    folder = tmp_path / f"native-{os.geteuid()}"
+    if planted == "writable":
+        folder.mkdir()
+        folder.chmod(0o777)
+    elif planted == "link":
+        folder.symlink_to(tmp_path, target_is_directory=True)
+    else:
+        folder.touch()
+    library.compiled.cache_clear()
+    with pytest.warns(UserWarning, match="PyTorch serves instead"):
+        assert library.compiled() is None
+    library.compiled.cache_clear()
+
+
+@pytest.mark.usefixtures("native")
+def test_nobody_else_can_write_where_libraries_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path / "cache"))
+    library.compiled.cache_clear()
+    before = os.umask(0)  # where all files are writable by all
+    try:
+        assert library.compiled() is not None
+    finally:
+        os.umask(before)
+        library.compiled.cache_clear()
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert kept.stat().st_mode & 0o077 == 0

@@ -126,14 +126,23 @@ def test_a_setting_that_does_not_exist_is_refused_before_any_cell(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("settings", [{"seed": 7}, {"method": "fedavg"}])
+def test_what_every_cell_sets_itself_is_refused(
+    settings: dict[str, Any], recipe: Recipe, tmp_path: Path
+) -> None:
+    with pytest.raises(RequestError, match="leave it out"):
+        reproduce(recipe, "cpu", 1, tmp_path, settings, Recorder())
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_part_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ["reproduce", "feddm-real", "--row", "REAL", "--json"]
+    arguments = ["reproduce", "feddm-real", "--row", "REAL", "--set", "clients=2", "--json"]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert [o["row"] for o in json.loads(done.stdout.splitlines()[-1])] == ["REAL"]
     # The files of the whole table are left alone.
     folder = tmp_path / "reproductions/feddm-real/smoke"
-    assert '--scale smoke --row "REAL"' in (folder / "results-part.md").read_text()
+    assert '--scale smoke --row "REAL" --set clients=2' in (folder / "results-part.md").read_text()
     assert len(json.loads((folder / "results-part.json").read_text())) == 1
     assert not (folder / "results.md").exists()
     with pytest.raises(RequestError, match="--row Real: not there; did you mean 'REAL'"):

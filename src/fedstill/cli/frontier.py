@@ -10,6 +10,7 @@ from rich.text import Text
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
+from fedstill.draw.numbers import counted
 from fedstill.errors import RunError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def frontier_command(
     if json:
         options.print_json(found.records())
     if found.failed:
-        raise RunError(f"{found.failed} cells failed: see 'left out'")
+        raise RunError(f"{counted(found.failed, 'cell')} failed: see 'left out'")
 
 
 def _print(found: "Frontier") -> None:

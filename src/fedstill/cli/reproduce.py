@@ -1,6 +1,7 @@
 """``fedstill reproduce``."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import msgspec
@@ -69,6 +70,7 @@ def reproduce_command(
     # A part has its own files: it must not overwrite those of the whole table.
     file = folder / ("results-part.md" if row or column else "results.md")
     parts = [f'--row "{name}"' for name in row or ()] + [f'--column "{n}"' for n in column or ()]
+    parts += [f"--seeds {seeds}"] * (seeds != 1) + [f"--set {quote(text)}" for text in set_ or ()]
     write_atomically(file, as_document(known, chosen, head, rows, parts).encode())
     write_atomically(file.with_suffix(".json"), msgspec.json.encode(as_records(outcomes)))
     _print(known.contents.title, head, rows, known.scale(chosen).note, file)

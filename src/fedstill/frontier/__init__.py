@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.build import partitioned
-from fedstill.cells import Watcher
+from fedstill.cells import Watcher, refuse_settings_of_cells
 from fedstill.config import resolve_partitioning, spelled_out
 from fedstill.config.nested import Table, merged, nested
 from fedstill.config.request import check_types
@@ -15,7 +15,7 @@ from fedstill.errors import Interrupted, RequestError
 from fedstill.frontier.budget import seconds_in
 from fedstill.frontier.grid import cells_of, narrowed, read_grid
 from fedstill.frontier.page import write_frontier
-from fedstill.frontier.points import points_of
+from fedstill.frontier.points import Measured, points_of
 from fedstill.frontier.result import Frontier
 from fedstill.frontier.running import Outcome, measure
 from fedstill.observe.cells import CellLines
@@ -73,6 +73,7 @@ def frontier(
     }
     common = spelled_out(nested({k: v for k, v in options.items() if v is not None}))
     extra = spelled_out(nested(set or {}))
+    refuse_settings_of_cells(extra)
     where, name = _checked(merged(common, extra))
     folder = Path(out) if out is not None else Path("frontiers") / where
     shown = watcher or (CellLines(ProgressConsole(stderr=True)) if progress else _Silent())
@@ -80,10 +81,11 @@ def frontier(
         outcomes = measure(cells_of(chosen, common), seeds, folder, extra, limit, shown)
     except Interrupted:
         raise Interrupted("interrupted; the same command runs the rest") from None
+    points = tuple(points_of(outcomes))
     found = Frontier(
         title=f"Accuracy against uploaded bytes: {name}",
-        points=tuple(points_of(outcomes)),
-        left_out=tuple(f"{o.cell.name}: {why}" for o in outcomes for why in o.missing),
+        points=points,
+        left_out=tuple(f"{o.cell.name}: {why}" for o in outcomes for why in _missing(o, points)),
         failed=sum(outcome.failed for outcome in outcomes),
         # A part has its own files: it must not replace those of the whole grid.
         page=folder / ("frontier-part.html" if methods else "frontier.html"),
@@ -105,7 +107,16 @@ def _checked(request: Table) -> tuple[str, str]:
     return f"{folder}-{rule}", f"{dataset.name}, {how.partition}, {counted(number, 'client')}"
 
 
+def _missing(outcome: Outcome, points: Sequence[Measured]) -> tuple[str, ...]:
+    """Why a cell has fewer runs than seeds, or none that can be shown."""
+    if not outcome.runs or any(point.cell is outcome.cell for point in points):
+        return outcome.missing
+    where = ", ".join(map(str, outcome.runs))
+    why = f"no round is in the metrics of all its runs; remove {where} to run it again"
+    return (*outcome.missing, why)
+
+
 def _refuse_nothing(found: Frontier, outcomes: Sequence[Outcome]) -> None:
     if not found.points:
-        reasons = dict.fromkeys(why for outcome in outcomes for why in outcome.missing)
+        reasons = dict.fromkeys(why for outcome in outcomes for why in _missing(outcome, ()))
         raise RequestError(f"frontier: nothing was measured: {'; '.join(list(reasons)[:3])}")

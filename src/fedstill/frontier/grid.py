@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from fedstill.cells import refuse_settings_of_cells
 from fedstill.config import spelled_out
 from fedstill.config.nested import Table, convert, merged, nested, read_toml
 from fedstill.config.registry import find_method
@@ -77,6 +78,10 @@ def read_grid(given: str | Path | Mapping[str, Any] | None) -> Grid:
     for name, line in grid.lines.items():
         _check(f"grid.lines.{name}", line)
     folders = [cell.folder for cell in cells_of(grid, {})]
+    if not all(
+        any(map(str.isalnum, folder)) for folder in folders
+    ):  # "" or "..": not one of its own
+        raise RequestError("grid.lines: a line's name needs a letter or a digit, for its folder")
     if twice := next((f for f in folders if folders.count(f) > 1), None):
         raise RequestError(f"grid.lines: two cells would share the folder '{twice}'; rename a line")
     return grid
@@ -87,6 +92,8 @@ def _check(place: str, line: Line) -> None:
         raise RequestError(f"{place}: 'vary' names a setting and 'over' its values: give both")
     if isinstance(line.seconds, list) and len(line.seconds) != max(1, len(line.over)):
         raise RequestError(f"{place}.seconds: give one number, or as many as 'over' has")
+    varied = nested({line.vary: line.over[0]}) if line.vary else {}
+    refuse_settings_of_cells(merged(line.settings, varied), f"{place}: ")
     if find_method(line.method).pooled:
         raise RequestError(f"{place}.method: {line.method} sends nothing; leave it out")
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedstill.cells import Watcher, run_or_reuse
+from fedstill.cells import Watcher, refuse_settings_of_cells, run_or_reuse
 from fedstill.config.nested import Table, merged
 from fedstill.config.request import check_types
 from fedstill.errors import FedstillError, Interrupted, RequestError
@@ -54,6 +54,7 @@ def reproduce(
     if seeds < 1:
         raise RequestError(f"--seeds {seeds}: give 1 or more")
     check_types(extra)  # a wrong key is refused once, not in every cell
+    refuse_settings_of_cells(extra)
     cells = recipe.cells(scale)
     outcomes = []
     for place, cell in enumerate(cells):
@@ -121,7 +122,7 @@ def as_document(
     rows: list[list[str]],
     options: Sequence[str] = (),
 ) -> str:
-    """The outcome as a Markdown page; ``options`` of the command select a part of the table."""
+    """The outcome as a Markdown page; ``options`` of the command that change what is computed."""
     known, part = recipe.contents, recipe.scale(scale)
     command = " ".join((f"fedstill reproduce {recipe.name} --scale {scale}", *options))
     notes = " ".join(filter(None, (known.notes, part.note)))

@@ -126,8 +126,15 @@ def steadied(matrix: Tensor, noise: float) -> Tensor:
 
 
 def _inverse(matrix: Tensor, penalty: float) -> Tensor:
-    """(matrix + penalty)^-1; the penalty is in units of the mean eigenvalue."""
+    """(matrix + penalty)^-1; the penalty is in units of the mean eigenvalue.
+
+    Without one, directions in which the matrix is zero up to how clients round it (a pixel that is
+    always black) give zero.
+    """
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
     level = max(float(values.sum()) / len(values), 1e-12)
-    inverse: Tensor = (vectors / (values.clamp(min=0) + penalty * level)) @ vectors.T
+    values = values.clamp(min=0)
+    if not penalty:
+        values[values <= torch.finfo(torch.float32).eps * values.max()] = torch.inf
+    inverse: Tensor = (vectors / (values + penalty * level)) @ vectors.T
     return inverse

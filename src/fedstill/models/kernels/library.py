@@ -2,9 +2,9 @@
 
 ``FEDSTILL_NATIVE=on`` compiles ``native.cpp`` at its first use with the system's C++ compiler
 (``$CXX``, ``c++``, ``g++`` or ``clang++``) for this machine's vector instructions, and keeps the
-library in the cache folder under a hash of the source, the compiler and the processor. Without a
-compiler a warning says so, and PyTorch serves. The default is ``off``: the two agree to rounding,
-not to the bit, so a run must be resumed with the value it was begun with.
+library in the user's own part of the cache folder under a hash of the source, the compiler and the
+processor. Without a compiler a warning says so, and PyTorch serves. The default is ``off``: the two
+agree to rounding, not to the bit, so a run must be resumed with the value it was begun with.
 """
 
 import ctypes
@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import warnings
 from functools import lru_cache
@@ -53,14 +54,27 @@ def in_use() -> bool:
 def compiled() -> ctypes.CDLL | None:
     """The library, compiled if it is not in the cache; ``None`` and a warning if it cannot."""
     try:
-        library = ctypes.CDLL(str(_built(cache_folder() / "native")))
+        library = ctypes.CDLL(str(_built(_own_folder())))
     except (OSError, subprocess.SubprocessError) as error:
-        output = getattr(error, "stderr", None) or str(error)
-        reason = str(output).strip().splitlines()[0]
+        output = str(getattr(error, "stderr", None) or "").strip() or str(error)
+        reason = output.splitlines()[0]
         warnings.warn(f"{SWITCH}=on: PyTorch serves instead ({reason})", stacklevel=2)
         return None
     library.fedstill_work.restype = ctypes.c_long
     return library
+
+
+def _own_folder() -> Path:
+    """Where this user's libraries are kept. A library can do all that the user can, and a cache
+    folder may be shared: whatever others could have put there is not loaded."""
+    user = os.geteuid()
+    folder = cache_folder() / f"native-{user}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != user or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+        raise PermissionError(f"{folder} is not a folder that this user alone can write to")
+    return folder
 
 
 def _built(folder: Path) -> Path:
@@ -99,5 +113,5 @@ def _processor() -> str:
 
 def _run(command: list[str]) -> str:
     return subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=_PATIENCE
+        command, check=True, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
     ).stdout

@@ -31,7 +31,9 @@ inline Vector load(const float* p) { return *reinterpret_cast<const Vector*>(p);
 inline void store(float* p, Vector v) { *reinterpret_cast<Vector*>(p) = v; }
 inline Vector all(float x) { return Vector{} + x; }
 inline Vector where(Mask mask, Vector v) { return reinterpret_cast<Vector>(mask & reinterpret_cast<Mask>(v)); }
-inline Vector relu(Vector v) { return where(v > Vector{}, v); }
+// Where the ReLU passes v on: NaN too, as in PyTorch, so that a network that has diverged shows it.
+inline Mask passes(Vector v) { return ~(v <= Vector{}); }
+inline Vector relu(Vector v) { return where(passes(v), v); }
 inline float total(Vector v) {
     float sums[LANES];
     std::memcpy(sums, &v, sizeof sums);
@@ -187,7 +189,7 @@ void first_backward(const float* patches, const float* folded, const float* comi
                     for (int q = 0; q < PAIR; ++q) z[q] += patch[m][i] * weight[i][q];
                 for (int q = 0; q < PAIR; ++q) {
                     const float* given = coming + (ptrdiff_t)(c + q) * outputs + start + m * LANES;
-                    through[q] = where(z[q] > Vector{}, load(given));
+                    through[q] = where(passes(z[q]), load(given));
                 }
 #pragma GCC unroll 27
                 for (int i = 0; i < INPUTS; ++i) {
@@ -347,7 +349,7 @@ void fedstill_later_backward(const float* coming, const float* centred, const fl
                             const Vector value = load(x + (t * OUTPUTS + i) * LANES);
                             const Vector given = load(coming + n * pooled +
                                                       ((ptrdiff_t)(row / 2) * (width / 2) + column / 2) * channels + c);
-                            const Vector through = where(value * factor + add > Vector{}, given);
+                            const Vector through = where(passes(value * factor + add), given);
                             if (pass == 0) {
                                 sum += through;
                                 product += through * value;
