@@ -11,6 +11,8 @@ READY_DOCS := $(VENV)/.ready-docs
 
 CASES ?= 1000000
 SEED ?= 0
+# Processes of the slow tests, most of which wait: two per core of a machine with two.
+WAITING ?= 4
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -25,7 +27,7 @@ test: $(READY) ## the fast tests, with coverage
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not browser" --durations=25 --cov --cov-report=term
 
 slow: $(READY_SLOW) ## the slow tests: killed processes, real command lines, Flower
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup --durations=25
+	$(BIN)/python -m pytest -m slow -n $(WAITING) --dist loadgroup --no-loadscope-reorder --durations=25
 
 browser: $(READY) ## the pages in headless Chromium; screenshots go to build/screenshots
 	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }

@@ -22,7 +22,10 @@ from fedstill.deploy.services import superlink_service, supernode_service
 from fedstill.engine.flower.environment import QUIET
 from fedstill.errors import RequestError
 
-pytestmark = pytest.mark.slow  # with the others that need Flower
+pytestmark = [
+    pytest.mark.slow,  # with the others that need Flower
+    pytest.mark.xdist_group("deploy"),  # one app for all
+]
 
 HOST = "fl.example.org"
 
