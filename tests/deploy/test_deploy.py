@@ -314,6 +314,20 @@ def test_services_are_what_systemd_expects(folder: Path, tmp_path: Path) -> None
         assert not ours, done.stderr
 
 
+def test_runs_are_started_and_keys_registered_without_pytorch() -> None:
+    """Both only talk to the SuperLink: importing PyTorch takes longer than that."""
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, fedstill.deploy.start, fedstill.deploy.register\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+
+
 def test_the_guide_prints_the_services_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/srv/venv/bin/python")
     guide = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
