@@ -2,15 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install -qq -c constraints.txt
+TORCH := $(VENV)/.torch
 READY := $(VENV)/.ready
 READY_SLOW := $(VENV)/.ready-slow
 READY_DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test slow browser docs fuzz check format index golden bench dist clean
+.PHONY: help demo quick test slow browser docs fuzz check format index golden bench dist clean everything
 
 CASES ?= 1000000
 SEED ?= 0
+# Processes of the slow tests, most of which wait: two per core of a machine with two.
+WAITING ?= 4
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -22,10 +26,10 @@ quick: $(READY) ## tests near what you changed, and conformance: under a minute
 	$(BIN)/python tools/quick.py
 
 test: $(READY) ## the fast tests, with coverage
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not browser" --durations=25 --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not browser and not docs" --durations=25 --cov --cov-report=term
 
 slow: $(READY_SLOW) ## the slow tests: killed processes, real command lines, Flower
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup --durations=25
+	$(BIN)/python -m pytest -m slow -n $(WAITING) --dist loadgroup --no-loadscope-reorder --durations=25
 
 browser: $(READY) ## the pages in headless Chromium; screenshots go to build/screenshots
 	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
@@ -59,7 +63,7 @@ bench: $(READY_SLOW) ## side-by-side measurements of speed
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
 dist: $(READY) ## the wheel and the source distribution, into dist/, checked as an index would
-	$(BIN)/python -m pip install -qq -c constraints.txt -e ".[release]"
+	$(INSTALL) -e ".[release]"
 	rm -rf dist
 	$(BIN)/python -m hatchling build
 	$(BIN)/python -m twine check --strict dist/*
@@ -68,18 +72,26 @@ clean: ## remove the environment and the caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 # torch comes first and alone: the pin decides which build is taken.
-$(READY): pyproject.toml constraints.txt
+$(TORCH): constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --upgrade pip
-	$(BIN)/python -m pip install -qq -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install -qq -c constraints.txt -e ".[dev,browser]"
+	$(INSTALL) torch==2.13.0
+	touch $(TORCH)
+
+$(READY): $(TORCH) pyproject.toml
+	$(INSTALL) -e ".[dev,browser]"
 	touch $(READY)
 
 # Flower is large: only the slow tests and its benchmarks have it.
 $(READY_SLOW): $(READY)
-	$(BIN)/python -m pip install -qq -c constraints.txt -e ".[dev,flower]"
+	$(INSTALL) -e ".[dev,flower]"
 	touch $(READY_SLOW)
 
 $(READY_DOCS): $(READY)
-	$(BIN)/python -m pip install -qq -c constraints.txt -e ".[dev,docs]"
+	$(INSTALL) -e ".[dev,docs]"
 	touch $(READY_DOCS)
+
+# All of it by one call of pip, for those who run all of it.
+everything: $(TORCH)
+	$(INSTALL) -e ".[dev,browser,flower,docs]"
+	touch $(READY) $(READY_SLOW) $(READY_DOCS)

@@ -12,6 +12,8 @@ BEGUN = time.monotonic()
 # Tests run in parallel on few cores: threads that wait for each other would only slow them down.
 # Engines set the number of threads that their results depend on themselves.
 torch.set_num_threads(1)
+# So do the programs that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes on a busy machine says nothing about the code. The same examples each
 # time: a test that fails today failed yesterday too.
@@ -32,21 +34,38 @@ def own_cache() -> Iterator[None]:
         yield
 
 
-# Tests that start Flower's programs, or Ray. Each starts many processes and waits for them: one
-# after the other, in one of `make slow`'s processes, while the others have the rest.
-_STARTS_FLOWER = (
-    "/test_flower_",
-    "/deploy/test_",
-    "test_tutorials.py::test_the_tutorial_works[deploy]",
+# The slow tests that take minutes, the longest first. Most of that is waiting: for heartbeats and
+# time-outs of Flower, and for its processes to start. Begun first, each in another process of
+# `make slow`, they wait beside each other and beside tests that compute.
+_LONGEST = (
+    "/test_flower_faults.py",
+    "/test_flower_restarts.py",
+    "/test_flower_simulation.py::test_same_bits",
+    "/test_flower_hostile.py",
+    "/test_flower_keys.py",
+    "/test_flower_outcome.py::test_the_exit_code",
+    "/test_flower_hostile_server.py",
+    "/test_flower_deployment.py",
+    "/test_flower_proxy.py",
+    "/test_flower_simulation.py::test_the_command",
+    "/docs/test_readme.py",
+    "/docs/test_tutorials.py",
+    "/first_hour/",
+    "/cli/test_new.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group slow tests for `--dist loadgroup`."""
-    for item in items:
-        slow = item.get_closest_marker("slow") is not None
-        if slow and any(part in item.nodeid for part in _STARTS_FLOWER):
-            item.add_marker(pytest.mark.xdist_group("flower"))
+    """Begin with the slow tests that take longest; all others stay in their order."""
+
+    def place(item: pytest.Item) -> int:
+        if item.get_closest_marker("slow") is not None:
+            for number, part in enumerate(_LONGEST):
+                if part in item.nodeid:
+                    return number
+        return len(_LONGEST)
+
+    items.sort(key=place)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -77,7 +77,13 @@ def main() -> None:
         "-p",
         "no:cacheprovider",
     ]
-    words += ["-m", "not slow and not browser", "--most-seconds", str(SECONDS), *chosen]
+    words += [
+        "-m",
+        "not slow and not browser and not docs",
+        "--most-seconds",
+        str(SECONDS),
+        *chosen,
+    ]
     sys.exit(subprocess.run(words, cwd=ROOT, check=False).returncode)
 
 

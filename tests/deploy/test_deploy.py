@@ -22,7 +22,10 @@ from fedstill.deploy.services import superlink_service, supernode_service
 from fedstill.engine.flower.environment import QUIET
 from fedstill.errors import RequestError
 
-pytestmark = pytest.mark.slow  # with the others that need Flower
+pytestmark = [
+    pytest.mark.slow,  # with the others that need Flower
+    pytest.mark.xdist_group("deploy"),  # one app for all
+]
 
 HOST = "fl.example.org"
 
@@ -309,6 +312,20 @@ def test_services_are_what_systemd_expects(folder: Path, tmp_path: Path) -> None
         )
         ours = [line for line in done.stderr.splitlines() if file.name.split("@")[0] in line]
         assert not ours, done.stderr
+
+
+def test_runs_are_started_and_keys_registered_without_pytorch() -> None:
+    """Both only talk to the SuperLink: importing PyTorch takes longer than that."""
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, fedstill.deploy.start, fedstill.deploy.register\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
 
 
 def test_the_guide_prints_the_services_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_what_is_stored_is_small_and_tells_nothing_of_the_machine(file: Path) ->
     assert any("image/png" in forms for forms in outputs(book))
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 @BY_NAME
 def test_a_notebook_runs_and_gives_what_its_page_shows(file: Path, tmp_path: Path) -> None:
     pytest.importorskip("nbclient", reason="the extra `docs`: run by `make docs`")

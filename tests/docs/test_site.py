@@ -51,7 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20
@@ -62,7 +62,7 @@ def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:
         assert not re.search(r"@import|url\(\s*['\"]?(https?:)?//", style.read_text()), style.name
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_every_setting_of_every_method_is_in_it(site: Path) -> None:
     page = (site / "reference" / "settings.html").read_text()
     for name, method in METHODS.items():

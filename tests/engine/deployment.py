@@ -36,6 +36,8 @@ class Deployment:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = flower_environment(self.home) | {
             "OMP_NUM_THREADS": "1",
+            # Seconds until a SuperExec looks for work again; by default a whole one per message.
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         }
         arguments = ["deploy", "init", str(self.app), "--address", f"127.0.0.1:{self.port}", *init]

@@ -21,6 +21,7 @@ from fedstill.engine.flower.client_app import work as honest
 from fedstill.engine.flower.records import read_answer, read_work, write_answer
 from fedstill.types import Params
 from fedstill.wire import tree
+from tests.waiting import wait_until
 
 app = ClientApp()
 app.query()(introduce)
@@ -34,8 +35,8 @@ def work(message: Message, context: Context) -> Message:
     faults = str(context.node_config.get("faults", ""))
     plan = dict(item.split("-") for item in faults.split(",") if item)
     fault = plan.get(str(task.round))
+    mark = Path(str(context.node_config["folder"])) / f"{task.round}-{fault}"
     if fault is not None:
-        mark = Path(str(context.node_config["folder"])) / f"{task.round}-{fault}"
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
     if fault == "raise":
@@ -44,6 +45,8 @@ def work(message: Message, context: Context) -> Message:
         time.sleep(3600)
     if fault == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "hold":
+        wait_until(mark.with_suffix(".go").exists, "the test's release")
     if fault is not None and fault.startswith("work"):
         time.sleep(float(fault.removeprefix("work")))
     reply = honest(message, context)

@@ -13,7 +13,7 @@ from tests.engine.deployment import Deployment, Tap
 pytestmark = pytest.mark.slow
 
 SMALL = [
-    *("feddm", "--clients", "3", "--rounds", "3", "--model", "convnet-small"),
+    *("feddm", "--clients", "3", "--rounds", "2", "--model", "convnet-small"),
     *("--set", "model.width=4", "--set", "method.images_per_class=2"),
     *("--set", "method.iterations=4", "--set", "method.server_epochs=10"),
 ]
@@ -36,7 +36,7 @@ def test_three_nodes_with_tls_and_keys(tmp_path: Path) -> None:
         deployment.start_node(2, key=keys / "node-2", port=tap.port)
         deployment.run()
         deployment.finished(420)
-        assert [m["clients"] for m in deployment.metrics] == [[0, 1, 2]] * 3
+        assert [m["clients"] for m in deployment.metrics] == [[0, 1, 2]] * 2
         assert not any(m["failed"] for m in deployment.metrics)
         # Bit for bit what one machine computes.
         local = fedstill.run(

@@ -22,7 +22,7 @@ SETTINGS = [
     *("--set", "method.iterations=4", "--set", "method.server_epochs=10"),
     *("--set", "engine.join_timeout=900", "--set", "engine.round_timeout=900"),
 ]
-WORK = "2-work20"  # in round 2 the clients take 20 s more, in which something is killed
+HOLD = "2-hold"  # in round 2 the clients wait, until what is to be killed has been killed
 
 
 def test_killed_programs_come_back_and_the_bits_stay(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_killed_programs_come_back_and_the_bits_stay(tmp_path: Path) -> None:
         deployment.be_faulty()
         deployment.register()
         for client in range(2):
-            words = deployment.node_command(client, f'faults="{WORK}"', key=deployment.key(client))
+            words = deployment.node_command(client, f'faults="{HOLD}"', key=deployment.key(client))
             unit = "fedstill-supernode@.service"
             services.enter_context(Service(deployment, f"node-{client}", unit, words))
         # The SuperLink is killed while the clients work, and started again.
@@ -38,6 +38,7 @@ def test_killed_programs_come_back_and_the_bits_stay(tmp_path: Path) -> None:
         wait_for_work(deployment)
         deployment.kill("superlink")
         deployment.start_superlink()
+        release(deployment)
         assert first.wait(FOREVER) == 1, deployment.log("first")
         assert "resume with: fedstill deploy run" in deployment.log("first")
         assert len(deployment.metrics) == 1
@@ -46,10 +47,12 @@ def test_killed_programs_come_back_and_the_bits_stay(tmp_path: Path) -> None:
         second = start(deployment, "second", "--resume")
         wait_for_work(deployment)
         deployment.kill("node-1")
+        release(deployment)
         assert second.wait(FOREVER) == 1, deployment.log("second")
         assert "client 1: the node is gone" in deployment.log("second")
         # It takes part again without anybody's help.
         third = start(deployment, "third", "--resume")
+        release(deployment)
         assert third.wait(FOREVER) == 0, deployment.log("third")
         assert "Exit Code: 305" in deployment.log("node-1")
         connected = re.findall(r"SuperNode ID: (\d+)", deployment.log("node-1"))
@@ -65,12 +68,18 @@ def test_killed_programs_come_back_and_the_bits_stay(tmp_path: Path) -> None:
 def start(deployment: Deployment, name: str, *options: str) -> "subprocess.Popen[bytes]":
     for client in range(2):
         mark(deployment, client).unlink(missing_ok=True)
+        mark(deployment, client).with_suffix(".go").unlink(missing_ok=True)
     words = [sys.executable, "-m", "fedstill", "deploy", "run", "app", *options]
     return deployment.start(name, [*words, "--out", str(deployment.folder / "run")])
 
 
 def mark(deployment: Deployment, client: int) -> Path:
-    return deployment.folder / "nodes" / str(client) / WORK
+    return deployment.folder / "nodes" / str(client) / HOLD
+
+
+def release(deployment: Deployment) -> None:
+    for client in range(2):
+        mark(deployment, client).with_suffix(".go").touch()
 
 
 def wait_for_work(deployment: Deployment) -> None:

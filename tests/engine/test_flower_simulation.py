@@ -37,6 +37,7 @@ from tests.engine.deployment import TIMEOUT_FACTOR
 from tests.methods.small import SMALL
 
 pytestmark = pytest.mark.slow
+shared = pytest.mark.xdist_group("simulation")  # one process, and so one simulation
 
 CLIENTS = 3
 
@@ -80,6 +81,7 @@ def run_with(built: BuiltExperiment, folder: Path, engine: Any) -> Federation:
 START = {"start": {"name": "sketch", **SMALL["sketch"]}}
 
 
+@shared
 @pytest.mark.parametrize(
     ("method", "settings"), [*((method, {}) for method in METHODS), ("feddm", START)]
 )
@@ -98,6 +100,7 @@ def test_same_bits_as_the_local_engine(
     assert [m.down_bytes for m in local.history] == [m.down_bytes for m in flower.history]
 
 
+@shared
 def test_a_client_that_raises_costs_its_round_a_reply_and_no_more(
     simulation: Simulation, tmp_path: Path
 ) -> None:
@@ -134,6 +137,7 @@ class Lossy(FedAvg):
         return super().client(ctx, message, state)
 
 
+@shared
 def test_answers_lost_at_random_cost_little_accuracy_and_no_memory(
     simulation: Simulation, tmp_path: Path
 ) -> None:

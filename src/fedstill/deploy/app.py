@@ -11,6 +11,7 @@ from fedstill.build import BuiltExperiment, build
 from fedstill.config import Experiment
 from fedstill.config.nested import Table
 from fedstill.deploy.keys import make_certificates, make_node_key
+from fedstill.deploy.link import LINK
 from fedstill.deploy.nodes import NODES, write_nodes
 from fedstill.deploy.readme import readme
 from fedstill.deploy.services import superlink_service, supernode_service
@@ -21,7 +22,6 @@ from fedstill.errors import RequestError
 from fedstill.version import VERSION
 
 FLOWER = "flwr>=1.41,<1.43"
-LINK = "deployment"  # the connection's name in Flower's configuration
 _ROUND_TIMEOUT = 3600.0
 _CA = Path("certificates") / "ca.crt"
 

@@ -14,8 +14,9 @@ from typing import Any
 from fedstill.config import Experiment, resolve
 from fedstill.config.nested import read_toml
 from fedstill.config.registry import build_model
-from fedstill.deploy.app import LINK, Address
+from fedstill.deploy.app import Address
 from fedstill.deploy.keys import public_path
+from fedstill.deploy.link import LINK
 from fedstill.deploy.nodes import fingerprint, read_nodes
 from fedstill.engine.flower import require_flower
 from fedstill.engine.flower.description import Description, read_description

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import httpx
 
-from fedstill.deploy.app import LINK
+from fedstill.deploy.link import LINK, flower_home
 from fedstill.engine.flower.environment import QUIET
 from fedstill.errors import RunError
 
@@ -110,11 +110,6 @@ def control(app: Path) -> Iterator[Control]:
             yield Control(client, str(connection.address))
         finally:
             client.close()
-
-
-def flower_home(app: Path) -> Path:
-    """The folder with the app's connection to its SuperLink."""
-    return app.resolve() / "flower"
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedstill.deploy.app import LINK
-from fedstill.deploy.control import Control, Status, Unreachable, control, flower_home
+from fedstill.deploy.control import Control, Status, Unreachable, control
+from fedstill.deploy.link import LINK, flower_home
 from fedstill.deploy.outcome import refuse_failure
 from fedstill.deploy.register import refuse_unbound
 from fedstill.engine.flower import require_flower

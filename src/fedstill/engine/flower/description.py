@@ -5,16 +5,18 @@ types below, and its ``config`` like any configuration: a server may be hostile.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
-from fedstill.build import BuiltExperiment
 from fedstill.config.nested import Table
 from fedstill.data.column import Column
 from fedstill.errors import UNREADABLE, WireError
 from fedstill.version import VERSION
+
+if TYPE_CHECKING:
+    from fedstill.build import BuiltExperiment
 
 # A fingerprint names a folder on the node: nothing but these digits may be in it.
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
@@ -46,7 +48,7 @@ class Description:
         return msgspec.json.encode(self).decode()
 
 
-def describe(built: BuiltExperiment) -> Description:
+def describe(built: "BuiltExperiment") -> Description:
     """The description of this experiment."""
     data = built.dataset
     return Description(
