@@ -38,14 +38,14 @@ class Records:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __len__(self) -> int:
-        return len(self.index)
+        return self.index.numel()
 
     @property
     def labels(self) -> Tensor:
         """Labels of all these records, on the CPU."""
         return self.split.labels[self.index]
 
-    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def take(self, positions: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Inputs (scaled) and labels of the records at these positions of ``index``."""
         rows = self.index[positions]
         inputs = copied(self.split.inputs[rows], self.device)
@@ -53,7 +53,7 @@ class Records:
 
     def all(self) -> tuple[Tensor, Tensor]:
         """Inputs (scaled) and labels of all records."""
-        return self.take(torch.arange(len(self)))
+        return self.take(slice(None))
 
 
 def copied(batch: Tensor, device: torch.device) -> Tensor:

@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -47,6 +48,8 @@ Params = dict[str, Tensor]
 _CHUNK_PIXELS = 64 * 64 * 64  # of all images that are computed at a time
 # An accelerator has no small cache to stay in, and many units to keep busy.
 _ACCELERATOR_CHUNK, _ACCELERATOR_PIXELS = 512, 8 * _CHUNK_PIXELS
+
+_AS_IT_IS = nullcontext()
 
 S = TypeVar("S")  # server state
 D = TypeVar("D")  # message down
@@ -99,7 +102,7 @@ class Task:
     kind: Kind = "other"  # what the records show: public, from the catalogue or the shape
     sent_bits: int | None = None  # per pixel of a set on its way up; None: no fixed levels
 
-    @property
+    @cached_property
     def chunk(self) -> int:
         """How many inputs are computed at a time: as many as suit the model on a processor, many on
         an accelerator, and fewer where images are large, so that their activations fit into
@@ -123,7 +126,7 @@ class Task:
         """Inside, networks compute in ``precision`` where that is sound; weights and gradients stay
         in single precision (PyTorch's automatic mixed precision)."""
         if self.precision == torch.float32:
-            return nullcontext()
+            return _AS_IT_IS
         return torch.autocast(self.device.type, dtype=self.precision)
 
 

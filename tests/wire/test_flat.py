@@ -1,5 +1,6 @@
 """Messages of a fixed form: the same bytes, the same values and the same refusals as any other."""
 
+import math
 import warnings
 from dataclasses import dataclass, replace
 
@@ -121,6 +122,20 @@ def test_the_norm_of_a_field_is_that_of_all_its_tensors() -> None:
                 wire.encode(message, schema)
         else:
             wire.encode(message, schema)
+
+
+@pytest.mark.parametrize(
+    "value", [0.0, 1e-44, 1e-30, 1e-6, 0.04, 0.19, 0.21, 1e25, math.inf, math.nan]
+)
+@pytest.mark.parametrize("limit", [1e-29, 1.0, 1e26, math.inf])
+def test_single_precision_decides_only_what_double_precision_would(
+    value: float, limit: float
+) -> None:
+    form = FlatForm.of({"u": TensorSpec((25,))}, {"u": limit})
+    assert form is not None
+    numbers = torch.full((25,), value)
+    norm = float(numbers.double().norm())
+    assert form.accepts(numbers) == (math.isfinite(norm) and norm <= limit)
 
 
 def test_numbers_are_checked_too() -> None:

@@ -1,4 +1,7 @@
-"""Weights as vectors: the few operations that methods need. Inputs are never changed."""
+"""Weights as vectors: the few operations that methods need.
+
+Inputs are never changed, except by the function whose name says so.
+"""
 
 from collections.abc import Sequence
 
@@ -23,6 +26,13 @@ def add(a: Params, b: Params, scale: float = 1.0) -> Params:
 def subtract(a: Params, b: Params) -> Params:
     """a - b."""
     return _named(a, torch._foreach_sub(*_pairs(a, b))) if a else {}
+
+
+def subtract_in_place(a: Params, b: Params) -> Params:
+    """a - b in the memory of a, which must be the caller's own."""
+    if a:
+        torch._foreach_sub_(*_pairs(a, b))
+    return a
 
 
 def scaled(a: Params, factor: float) -> Params:

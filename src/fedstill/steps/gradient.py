@@ -36,7 +36,7 @@ def batch_gradient(
         return list(found.values()), value
     leaves = list(params.values())
     gradient: list[Tensor] = []
-    total = torch.zeros((), device=x.device)
+    total: Tensor | None = None
     # A batch norm's statistics are those of the whole batch.
     chunk = max(1, len(x)) if task.model.statistics else task.chunk
     for part, labels, share in _chunks(x, y, weights, chunk):
@@ -46,7 +46,9 @@ def batch_gradient(
         # An unused weight (a bias before an instance norm) has gradient zero.
         parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         gradient = _accumulate(gradient, parts)
-        total += loss.detach()
+        value = loss.detach().float()
+        total = value if total is None else total.add_(value)
+    assert total is not None  # also of no records there is a chunk
     return gradient, total
 
 

@@ -42,7 +42,8 @@ def local_sgd(
     (``batch_size`` is not used), and an epoch has 1 / q steps. All of these numbers are public.
     """
     weights = tracked(start)
-    descent = Descent(weights, training, weight_decay, ctx.task.model.statistics)
+    trained = {k: v.detach() for k, v in weights.items()}  # the same memory, outside of any graph
+    descent = Descent(trained, training, weight_decay, ctx.task.model.statistics)
     if ctx.private is None:
         number = steps_of(len(ctx.records), training.epochs, training.batch_size, steps)
         gradients = _batch_gradients(ctx, weights, training.batch_size)
@@ -51,11 +52,10 @@ def local_sgd(
         gradients = _noisy_gradients(ctx, ctx.private, weights)
     # The range comes first: when it ends, no further gradient is computed (and charged).
     for step, gradient in zip(range(number), gradients, strict=False):
-        with torch.no_grad():
-            extra = correction(weights) if correction else None
+        extra = correction(trained) if correction else None
         descent.step(gradient, training.rate(step, number), extra)
         ctx.progress(step + 1, number)
-    return {k: v.detach() for k, v in weights.items()}
+    return trained
 
 
 def _batch_gradients(
@@ -70,12 +70,12 @@ def _batch_gradients(
             yield batch_gradient(ctx.task, weights, x, y, draws=draws)[0]
 
 
-def _batches(ctx: ClientContext, epoch: int, batch_size: int) -> Sequence[Tensor]:
+def _batches(ctx: ClientContext, epoch: int, batch_size: int) -> Sequence[Tensor | slice]:
     """Positions of the records of each batch. A single batch needs no order: with ten thousand
     small clients, drawing one would be a fortieth of the round."""
     number = len(ctx.records)
     if number <= batch_size:
-        return (torch.arange(number),)
+        return (slice(None),)
     order = torch.randperm(number, generator=ctx.rng.at("order", epoch).torch())
     batches: Sequence[Tensor] = order.split(batch_size)
     return batches

@@ -130,11 +130,11 @@ class Descent:
         self._weight_decay = weight_decay
         self._touched = [name not in untouched for name in weights]
         self._names = list(compress(weights, self._touched))
-        self._weights = [weights[name] for name in self._names]
-        plain = [weight.detach() for weight in self._weights]
-        self._update = UPDATES[training.optimiser](plain, training.momentum)
+        # Detached, of the same memory: no step is part of a graph.
+        found = [weights[name] for name in self._names]
+        self._weights = [w.detach() if w.requires_grad else w for w in found]
+        self._update = UPDATES[training.optimiser](self._weights, training.momentum)
 
-    @torch.no_grad()
     def step(
         self, gradient: Sequence[Tensor], learning_rate: float, extra: Params | None = None
     ) -> None:

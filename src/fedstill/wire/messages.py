@@ -83,7 +83,7 @@ def _decode_flat(data: bytes, schema: Schema[M], device: torch.device | str) -> 
     flat, header = found
     if header.keys() != {"skeleton"} or not form.accepts(flat):
         return None
-    tensors = tree.to_device(form.tensors(flat), device)
+    tensors = form.tensors(flat.to(device))
     message: M = tree.build(schema.type, tensors, header["skeleton"])
     # All tensors are of the right form and finite. What is left: whether the message has them all.
     received, skeleton = tree.flatten(message)

@@ -47,9 +47,17 @@ def _take_apart(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, tuple):
         return [_take_apart(item, _join(name, str(i)), tensors) for i, item in enumerate(value)]
     if dataclasses.is_dataclass(value):
-        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        value = {field: getattr(value, field) for field in _fields(value.__class__)}
     if isinstance(value, dict | Mapping):  # a dict is recognised faster
-        return {key: _take_apart(item, _join(name, key), tensors) for key, item in value.items()}
+        skeleton: dict[str, Any] = {}
+        for key, item in value.items():
+            place = _join(name, key)
+            if isinstance(item, Tensor):  # most are: a network's weights, without a call for each
+                tensors[place] = item
+                skeleton[key] = _TENSOR
+            else:
+                skeleton[key] = _take_apart(item, place, tensors)
+        return skeleton
     raise TypeError(f"{name or 'value'}: a {type(value).__name__} cannot be stored or sent")
 
 
@@ -80,6 +88,8 @@ def build(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, name: str = "
         if not isinstance(skeleton, dict):
             raise MalformedError(f"{where} should be a table")
         item = arguments[1] if arguments else Tensor
+        if item is Tensor and (found := _all_tensors(tensors, skeleton, name)) is not None:
+            return found
         return {k: build(item, tensors, s, _join(name, k)) for k, s in skeleton.items()}
     if dataclasses.is_dataclass(kind):
         return _build_dataclass(kind, tensors, skeleton, name)
@@ -89,6 +99,26 @@ def build(kind: Any, tensors: Mapping[str, Tensor], skeleton: Any, name: str = "
         return msgspec.convert(skeleton, kind)
     except msgspec.ValidationError as error:
         raise MalformedError(f"{where}: {error}") from error
+
+
+def _all_tensors(
+    tensors: Mapping[str, Tensor], skeleton: Mapping[str, Any], name: str
+) -> dict[str, Tensor] | None:
+    """A table of tensors, such as a network's weights, without a call for each; ``None`` if one is
+    missing."""
+    found: dict[str, Tensor] = {}
+    for key, item in skeleton.items():
+        tensor = tensors.get(_join(name, key))
+        if item != _TENSOR or tensor is None:
+            return None
+        found[key] = tensor
+    return found
+
+
+@cache
+def _fields(kind: Any) -> tuple[str, ...]:
+    """The names of a dataclass's fields, in their order."""
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 @cache

@@ -13,7 +13,7 @@ from fedstill.methods.shared.messages import Update
 from fedstill.methods.shared.weighting import Weighting, client_weights, weighting_leaks
 from fedstill.private import Leak, PrivateForm
 from fedstill.steps.aggregate import Averaging
-from fedstill.steps.arithmetic import add, subtract
+from fedstill.steps.arithmetic import add, subtract_in_place
 from fedstill.steps.local_sgd import local_sgd, private_steps, steps_of
 from fedstill.steps.training import Decay, Optimiser, Training, decayed
 from fedstill.types import ClientContext, Params, Reply
@@ -95,7 +95,7 @@ class LocalTraining(LocalSteps, Averaging):
             optimiser=self.optimiser,
             correction=self.correction(start),
         )
-        return subtract(trained, start)
+        return subtract_in_place(trained, start)
 
     def correction(self, start: Params) -> Correction | None:
         """A term added to each local gradient: none here; FedProx overrides it."""
