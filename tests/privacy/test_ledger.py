@@ -237,6 +237,8 @@ def test_a_count_once_seen_is_not_taken_back(tmp_path: Path) -> None:
     assert largest.now() == 5
     ledger.path.unlink()
     assert largest.now() == 5
+    tmp_path.rename(tmp_path.with_name("elsewhere"))
+    assert largest.now() == 5
 
 
 def test_a_changed_mechanism_is_refused_by_the_largest_count_too(tmp_path: Path) -> None:

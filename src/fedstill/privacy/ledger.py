@@ -172,7 +172,7 @@ class LargestCount:
     def now(self) -> int:
         """The largest count on disk, whoever made the accesses."""
         if not self._folder.exists():
-            return 0
+            return self._largest
         with os.scandir(self._folder) as files:
             for file in files:
                 state = (file.stat().st_size, file.stat().st_mtime_ns)
