@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install -qq -c constraints.txt
+# Not compiled to bytecode beforehand: most of it is never imported, and Python does the rest.
+INSTALL := $(BIN)/python -m pip install -qq --no-compile -c constraints.txt
 TORCH := $(VENV)/.torch
 READY := $(VENV)/.ready
 READY_SLOW := $(VENV)/.ready-slow

@@ -364,6 +364,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert record["front"] == "*"
     again = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert "(already done)" in again.stderr
+    slow = '[lines."slow"]\nmethod = "fedavg"\nseconds = 1e9\nvary = "rounds"\nover = '
+    Path("grid.toml").write_text(f"{Path('grid.toml').read_text()}{slow}{list(range(1, 9))}\n")
+    short = CliRunner().invoke(app, [*arguments, "--budget", "1h"], catch_exceptions=False)
+    assert short.stdout.count("left out: slow, ") == 5
+    assert "left out: 3 more cells (in frontier.md)" in short.stdout
+    assert Path("frontiers/digits-dirichlet-0.1/frontier.md").read_text().count("no time left") == 8
     with pytest.raises(RequestError, match="unknown data set"):
         CliRunner().invoke(app, ["frontier", "--data", "nothing-there"], catch_exceptions=False)
     with pytest.raises(RequestError, match=r"did you mean 'engine\.workers'"):

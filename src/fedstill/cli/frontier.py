@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedstill.frontier import Frontier
 
 _GAP, _NAME = 2, 20  # between columns; room for a name, at least
+_LEFT_OUT = 5  # reasons that are printed; a short --budget can have dozens, all much the same
 _SPARE = ("seeds", "rounds", "95% interval")  # given up in this order
 
 
@@ -105,8 +106,12 @@ def _print(found: "Frontier") -> None:
     console.print(NOTE, markup=False)
     if spared:
         console.print(f"no room for: {', '.join(spared)} (in {found.page.stem}.csv)", markup=False)
-    for why in found.left_out:
+    told = found.left_out if found.failed else found.left_out[:_LEFT_OUT]
+    for why in told:
         console.print(f"left out: {why}", markup=False)
+    if more := len(found.left_out) - len(told):
+        where = f"{found.page.stem}.md"
+        console.print(f"left out: {counted(more, 'more cell')} (in {where})", markup=False)
     console.print(f"page: {found.page} (and files next to it)", markup=False)
 
 
