@@ -38,6 +38,7 @@ def own_cache() -> Iterator[None]:
 # time-outs of Flower, and for its processes to start. Begun first, each in another process of
 # `make slow`, they wait beside each other and beside tests that compute.
 _LONGEST = (
+    "/docs/test_readme.py",
     "/test_flower_faults.py",
     "/test_flower_restarts.py",
     "/test_flower_simulation.py::test_same_bits",
@@ -48,7 +49,6 @@ _LONGEST = (
     "/test_flower_deployment.py",
     "/test_flower_proxy.py",
     "/test_flower_simulation.py::test_the_command",
-    "/docs/test_readme.py",
     "/docs/test_tutorials.py",
     "/first_hour/",
     "/cli/test_new.py",
