@@ -15,6 +15,7 @@ as they are defined: (d) needs fewer of them.
 """
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,6 +123,10 @@ def main() -> None:
             f"| {name} | {real_s * 1e3:.0f} | {pixels_s * 1e3:.0f} | {step * 1e3:.0f} | {once:.2f} "
             f"| {share:.0%} | {steps * 1e3:.0f} | {often:.2f} |"
         )
+    if options.json:
+        found = {name[:3]: r + p for name, (r, p) in best.items()}
+        found |= {f"{name[:3]} {many}": r + many * p for name, (r, p) in best.items()}
+        print(json.dumps(found))
 
 
 def eager_real(model: ConvNet, params: Params, x: Tensor, y: Tensor) -> list[Tensor]:
@@ -227,6 +232,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=100, help="synthetic images")
     parser.add_argument("--pixel-steps", type=int, default=5, help="updates per real gradient")
     parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--json", action="store_true", help="a last line for speed.py")
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--compile", action="store_true", help="also (c); needs a C++ compiler")
     parser.add_argument(

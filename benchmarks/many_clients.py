@@ -6,9 +6,10 @@ the rounds after the first. Every measurement is a process of its own, and the c
 turns, because the machine is shared. ``pfl+`` has the pooling and the memory settings of this
 project; both are skipped where ``pip install 'pfl[pytorch]'`` was not done. ``start`` is the
 processor time from the call to the first round, of ours also on disk: what the run folder holds.
-``paired`` is what ours takes beyond ``bare`` when both take turns within one process.
+``paired`` is what ours takes beyond ``bare`` when both take turns within one process. ``other`` is
+ours by another version's sources.
 
-    python benchmarks/many_clients.py [--repeats 3] [--only 10000]
+    python benchmarks/many_clients.py [--repeats 3] [--only 10000] [--other DIR/src]
 """
 
 import argparse
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +37,14 @@ import fedstill
 from fedstill.engine.memory import keep_freed_memory
 from fedstill.models import MODELS
 from fedstill.models.layers import POOLINGS
+from fedstill.observe.observer import Observer
 from fedstill.rng import Rng
 
 BATCH, RATE, SCALING = 32, 0.05, (0.1307, 0.3081)
+# Version 0.2.0, which ``--other`` may name, shows no progress from Python and has no such option.
+QUIET: dict[str, Any] = (
+    {"progress": False} if "progress" in signature(fedstill.run).parameters else {}
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ def make_data(size: Size) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 def ours(size: Size) -> dict[str, float]:
     ends: list[float] = []
 
-    class Clock(fedstill.Observer):
+    class Clock(Observer):
         def round_started(self, number: int, clients: Any) -> None:
             if not ends:
                 ends.append(time.process_time())
@@ -95,7 +102,7 @@ def paired(size: Size) -> dict[str, float]:
         spent[name] += now - last
         last = now
 
-    class Clock(fedstill.Observer):
+    class Clock(Observer):
         answered = 0
 
         def client_done(self, client: int, error: str | None) -> None:
@@ -116,7 +123,7 @@ def paired(size: Size) -> dict[str, float]:
     return {"ours_above_bare": statistics.median(shares[1:-1])}
 
 
-def run(size: Size, observer: fedstill.Observer) -> tuple[float, int]:
+def run(size: Size, observer: Observer) -> tuple[float, int]:
     """When a run of ours began, by the processor's clock, and the bytes of its folder."""
     images, labels = make_data(size)
     data = fedstill.arrays(images, labels, images[:1000], labels[:1000])
@@ -133,7 +140,7 @@ def run(size: Size, observer: fedstill.Observer) -> tuple[float, int]:
             workers=1,
             out=Path(folder) / "run",
             observer=observer,
-            progress=False,
+            **QUIET,
             set={
                 "method.batch_size": BATCH,
                 "method.learning_rate": RATE,
@@ -296,10 +303,13 @@ CONTESTANTS: dict[str, Callable[[Size], dict[str, float]]] = {
 }
 
 
-def compare(repeats: int, only: int | None) -> None:
+def compare(repeats: int, only: int | None, other: Path | None) -> dict[str, float]:
+    """Processor seconds per round, by contestant and number of clients."""
     names = [n for n in CONTESTANTS if "pfl" not in n or importlib.util.find_spec("pfl")]
     if len(names) < len(CONTESTANTS):
         print("pfl is not installed: its columns are left out")
+    names += [] if other is None else ["other"]
+    everything: dict[str, float] = {}
     for number, size in enumerate(SIZES):
         if only not in (None, size.clients):
             continue
@@ -308,6 +318,8 @@ def compare(repeats: int, only: int | None) -> None:
             for name in names:
                 call = [sys.executable, __file__, "--one", name, str(number)]
                 environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+                if name == "other":
+                    call[3], environment["PYTHONPATH"] = "ours", str(other)
                 done = subprocess.run(
                     call, capture_output=True, text=True, env=environment, check=False
                 )
@@ -319,6 +331,8 @@ def compare(repeats: int, only: int | None) -> None:
             of_runs = statistics.median if name == "paired" else min
             best = {key: of_runs([run[key] for run in runs]) for key in runs[0]}
             print(f"  {name:5s} " + ", ".join(f"{key} {value:.3f}" for key, value in best.items()))
+            everything[f"{name} {size.clients}"] = next(iter(best.values()))
+    return everything
 
 
 if __name__ == "__main__":
@@ -326,10 +340,14 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", type=int)
     parser.add_argument("--one", nargs=2)
+    parser.add_argument("--other", type=Path, help="sources of another version")
+    parser.add_argument("--json", action="store_true", help="a last line for speed.py")
     asked = parser.parse_args()
     if asked.one:
         torch.set_num_threads(1)
         torch.manual_seed(0)
         print(json.dumps(CONTESTANTS[asked.one[0]](SIZES[int(asked.one[1])])))
     else:
-        compare(asked.repeats, asked.only)
+        rounds = compare(asked.repeats, asked.only, asked.other)
+        if asked.json:
+            print(json.dumps(rounds))

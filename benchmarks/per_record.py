@@ -7,6 +7,7 @@ others are compared; every sum of clipped gradients is checked against the one b
 """
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -130,7 +131,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--model", choices=[*MODELS], help="only this one")
     parser.add_argument("--cpu-time", action="store_true", help="for a machine with other work")
+    parser.add_argument("--json", action="store_true", help="a last line for speed.py")
     arguments = parser.parse_args()
+    found: dict[str, float] = {}
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -165,6 +168,9 @@ def main() -> None:
         print(f"{name}: batch {arguments.batch}, ours differs from vmap by {worst:.1e}")
         for kind, spent in times.items():
             print(f"  {kind:14s} {spent:8.1f} ms   {spent / times['plain']:5.2f} x plain")
+            found[f"{name}, {kind}"] = spent / 1e3
+    if arguments.json:
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":

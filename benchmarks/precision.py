@@ -6,6 +6,8 @@ Processor time of one thread per image, forward and backward. It pays where the 
 instructions for bfloat16 (AVX512_BF16, AMX); elsewhere it is slower.
 """
 
+import argparse
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +33,10 @@ def seconds(work: Callable[[], object], repeats: int = 5) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true", help="a last line for speed.py")
+    options = parser.parse_args()
+    found: dict[str, float] = {}
     torch.set_num_threads(1)
     shape = (3, 32, 32)
     x = torch.randn(_IMAGES, *shape, generator=Rng(0).torch())
@@ -46,6 +52,9 @@ def main() -> None:
             for how in (task, half)
         )
         print(f"{width:5d}  {full:7.2f}  {cast:8.2f}  {full / cast:5.2f}")
+        found |= {f"float32 {width}": full / 1e3, f"bfloat16 {width}": cast / 1e3}
+    if options.json:
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ shared. To compare with another version, name the folder of its sources: the two
 """
 
 import argparse
+import json
 import os
 import resource
 import subprocess
@@ -53,7 +54,11 @@ def seconds(call: list[str], sources: Path) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(sources)}
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(call, capture_output=True, env=environment, cwd=folder, check=False)
+        done = subprocess.run(
+            call, capture_output=True, text=True, env=environment, cwd=folder, check=False
+        )
+    if "Traceback" in done.stderr:
+        raise SystemExit(done.stderr)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -62,7 +67,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--other", type=Path)
+    parser.add_argument("--json", action="store_true", help="a last line for speed.py")
     asked = parser.parse_args()
+    found: dict[str, list[float]] = {}
     python = sys.executable
     calls = {
         name: [python, "-m", "fedstill", *arguments.split()] for name, arguments in COMMANDS.items()
@@ -73,12 +80,17 @@ def main() -> None:
     code = FIRST_STEP.format(method="feddm", first=FLOWER)
     calls["a Flower node's process to its first step of feddm"] = [python, "-c", code]
     versions = [HERE] if asked.other is None else [asked.other.resolve(), HERE]
+    kinds = ["before", "after"][-len(versions) :]
     for name, call in calls.items():
         taken: dict[Path, list[float]] = {version: [] for version in versions}
         for _ in range(asked.repeats):
             for version in versions:
                 taken[version].append(seconds(call, version))
-        print(f"{name}: " + " -> ".join(f"{min(times):.2f} s" for times in taken.values()))
+        found[name] = [min(times) for times in taken.values()]
+        print(f"{name}: " + " -> ".join(f"{least:.2f} s" for least in found[name]))
+    if asked.json:
+        each = ((name, dict(zip(kinds, times, strict=True))) for name, times in found.items())
+        print(json.dumps({f"{kind} {name}": t for name, by in each for kind, t in by.items()}))
 
 
 if __name__ == "__main__":

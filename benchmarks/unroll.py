@@ -9,6 +9,7 @@ sqrt(m)-th. "by autograd" does without the network's own derivatives.
 """
 
 import argparse
+import json
 import resource
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def problem(way: str, steps: int, width: int, examples: int) -> tuple[Task, Para
     return task, start, Batches(x, y)
 
 
-def compare(steps: int, width: int, examples: int) -> None:
+def compare(steps: int, width: int, examples: int) -> dict[str, float]:
     """Times alone, in one process and in alternation."""
     torch.set_num_threads(1)
     ways = [AUTOGRAD, "ours, every step"]
@@ -95,6 +96,7 @@ def compare(steps: int, width: int, examples: int) -> None:
     slow, fast = best.values()
     print(f"width {width}, {examples} examples per step, m = {steps}: ", end="")
     print(f"by autograd {slow:.3f} s, ours {fast:.3f} s: {slow / fast:.2f} times as fast")
+    return {"autograd": slow, "ours": fast}
 
 
 def measure(way: str, steps: int, width: int, examples: int) -> None:
@@ -130,11 +132,14 @@ def main() -> None:
         action="store_true",
         help="let the C library keep freed memory, as our workers do",
     )
+    parser.add_argument("--json", action="store_true", help="a last line for speed.py")
     options = parser.parse_args()
     if options.keep_memory:
         keep_freed_memory()
     if options.compare:
-        compare(options.steps or 4, options.width, options.examples)
+        found = compare(options.steps or 4, options.width, options.examples)
+        if options.json:
+            print(json.dumps(found))
         return
     if options.way:
         measure(options.way, options.steps, options.width, options.examples)
