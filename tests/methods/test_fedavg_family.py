@@ -231,6 +231,8 @@ def test_scaffold_warns_before_variates_of_few_steps_spread() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         method.server(SERVER, state, replies[:1])
+        near = [Reply(k, ControlledUpdate(update, n, update)) for k, n in enumerate((4, 31))]
+        method.server(SERVER, state, near)  # a factor of less than eight
         replace(method, local_steps=5).server(SERVER, state, replies)
         replace(method, control_weighting="records").server(SERVER, state, replies)
 

@@ -7,7 +7,7 @@ import pytest
 from fedstill.config import resolve
 from fedstill.config.registry import build_model
 from fedstill.errors import RequestError
-from fedstill.reproduce.recipe import load_recipe, parse_recipe, recipe_names
+from fedstill.reproduce.recipe import ScaleName, load_recipe, parse_recipe, recipe_names
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -79,6 +79,77 @@ def test_no_scale_makes_two_cells_the_same_experiment(name: str) -> None:
         requests = [cell.request for cell in recipe.cells(scale)]
         if scale != "smoke":
             assert all(requests.count(request) == 1 for request in requests)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "rows", "columns"),
+    [
+        ("distdd-rounds", "cpu", [], ["500 rounds"]),
+        ("fedgloss-table2", "cpu", ["Fed-GLOSS-DP"], ["MNIST, 10.18"]),
+        ("fedgloss-ipc", "cpu", ["100 images"], []),
+    ],
+)
+def test_a_cell_that_a_scale_overrides_is_refused(
+    name: str, scale: ScaleName, rows: list[str], columns: list[str]
+) -> None:
+    """500 rounds that are 100 at scale cpu must not stand beside what the paper has for 500."""
+    with pytest.raises(RequestError, match=r"the same experiment as .*; choose another scale"):
+        load_recipe(name).part(scale, rows, columns)
+    load_recipe(name).part("paper", rows, columns)
+
+
+def test_columns_that_a_scale_leaves_out_keep_their_settings() -> None:
+    (cell,) = (
+        load_recipe("feddualmatch-table1")
+        .part("cpu-long", ["FedAvg"], ["MNIST, 0.05"])
+        .cells("cpu-long")
+    )
+    assert (cell.request["partition"], cell.published) == ("dirichlet:0.05:balanced", 97.93)
+
+
+def test_scaffold_is_weighted_by_records_where_clients_differ_in_size() -> None:
+    """With equal weights it collapses at NIID-Bench's partitions (docs/methods.md)."""
+    for name in ("feddm-table1", "feddm-figure2", "feddualmatch-table1", "feddualmatch-figure4"):
+        for scale in load_recipe(name).scales:
+            for cell in load_recipe(name).cells(scale):
+                experiment = resolve(cell.request)
+                if experiment.method["name"] == "scaffold":
+                    assert experiment.method["weighting"] == "records", (name, scale)
+                    assert experiment.method["control_weighting"] == "records", (name, scale)
+                assert experiment.partition.startswith("dirichlet:")
+                assert experiment.partition.endswith(":balanced")
+
+
+def test_feddualmatch_at_scale_paper_is_as_printed() -> None:
+    cells = load_recipe("feddualmatch-table1").cells("paper")
+    of = {c.row: resolve(c.request).method for c in cells if c.column == "MNIST, 0.01"}
+    ours, dynafed = of["FedDualMatch"], of["DynaFed"]
+    assert (ours["squared"], ours["pixel_learning_rate"], ours["pixel_momentum"]) == (
+        True,
+        1.0,
+        0.0,
+    )
+    assert (ours["server_learning_rate"], ours["server_momentum"]) == (0.001, 0.9)
+    assert ours["server_iterations"] == 500
+    assert "radius_step" not in ours  # None: rate times steps, 0.5, the appendix's constant
+    assert (dynafed["matching_iterations"], dynafed["images_per_class"]) == (3000, 15)
+    assert (dynafed["averaged_targets"], dynafed["initial_labels"]) == (True, "uniform")
+    assert (dynafed["tuning_optimiser"], dynafed["tuning_learning_rate"]) == ("adam", 0.0001)
+
+
+def test_feddm_noise_at_scale_paper_is_algorithm_2() -> None:
+    """A noisy pixel gradient per step, 1,000 steps, from new noise in every round."""
+    cells = load_recipe("feddm-noise").cells("paper")
+    of = {c.column: resolve(c.request) for c in cells if c.row == "FedDM"}
+    assert [p and p.sigma for p in (e.privacy for e in of.values())] == [None, 1, 2, 3, 5]
+    method = of["sigma 1"].method
+    assert (method["target"], method["iterations"], method["release_steps"]) == (
+        "gradient",
+        1000,
+        1,
+    )
+    assert (method["initial"], method["warm_start"]) == ("noise", False)
+    assert (method["pixel_optimiser"], method["pixel_learning_rate"]) == ("sgd", 1.0)
 
 
 def test_distdd_at_scale_paper_is_as_printed() -> None:

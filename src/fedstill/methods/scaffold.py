@@ -36,7 +36,7 @@ from fedstill.steps.arithmetic import add, scaled, subtract, weighted_sum, zeros
 from fedstill.types import ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import NormLimit, Schema, params_specs
 
-_UNEQUAL = 10  # the ratio of local steps from which on the server warns
+_UNEQUAL = 8  # the ratio of local steps from which on the server warns
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Scaffold(LocalSteps, Method[Variates, Variates, Control, ControlledUpdate]
         if self.control_weighting == "records":
             return
         steps = [self.number_of_steps(reply.message.records) for reply in replies]
-        if max(steps) > _UNEQUAL * min(steps):
+        if max(steps) >= _UNEQUAL * min(steps):
             warnings.warn(
                 f"scaffold: clients take {min(steps)} to {max(steps)} local steps, and control "
                 "variates of few steps can make the model collapse; set "

@@ -131,11 +131,31 @@ class Recipe:
                 if name not in there:
                     raise RequestError(f"{option} {name}: not there{did_you_mean(name, there)}")
         old = self.scale(scale)
-        new = replace(old, rows=list(rows) or old.rows, columns=list(columns) or old.columns)
-        narrowed = Recipe(self.name, replace(known, scales=known.scales.replaced(scale, new)))
+        narrowed = self._with(scale, list(rows) or old.rows, list(columns) or old.columns)
         if not narrowed.cells(scale):
             raise RequestError(f"{self.name}: the paper has no number in those rows and columns")
+        self._refuse_overridden(scale, narrowed.cells(scale))
         return narrowed
+
+    def _with(
+        self, scale: ScaleName, rows: list[str] | None, columns: list[str] | None
+    ) -> "Recipe":
+        """The same with other rows and columns at a scale; ``None``: all."""
+        known = self.contents
+        new = replace(self.scale(scale), rows=rows, columns=columns)
+        return Recipe(self.name, replace(known, scales=known.scales.replaced(scale, new)))
+
+    def _refuse_overridden(self, scale: ScaleName, wanted: Sequence[Cell]) -> None:
+        """Refuse a cell which the scale leaves out and its settings make another cell's experiment:
+        it would stand beside a printed number that belongs to other settings."""
+        own = {cell.name for cell in self.cells(scale)}
+        for cell in wanted:
+            for other in self._with(scale, None, None).cells(scale):
+                if cell.name not in own | {other.name} and cell.request == other.request:
+                    raise RequestError(
+                        f"--scale {scale}: its settings make '{cell.name}' the same experiment as "
+                        f"'{other.name}'; choose another scale, such as paper"
+                    )
 
     def cells(self, scale_name: ScaleName) -> list[Cell]:
         """The experiments of a scale, row by row."""
