@@ -224,3 +224,19 @@ def test_a_compiled_real_side_agrees_and_is_compiled_once(
         assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(fast, plain, strict=True))
     module._compiled.cache_clear()
     assert shapes == [{(3, *SHAPE)}]
+
+
+@pytest.mark.parametrize("width", [4, 32])
+def test_mixed_precision_leaves_targets_exact(width: int) -> None:
+    """It is for training: real and synthetic gradients are compared in single precision."""
+    task = task_of(ConvNet(SHAPE, CLASSES, width=width, depth=2))
+    half = dataclasses.replace(task, precision=torch.bfloat16)
+    params = weights_of(task.model, torch.float32)
+    x = draw(7, *SHAPE, dtype=torch.float32)
+    target = weight_gradient(half, params, x, LABELS)
+    assert all(map(torch.equal, target, weight_gradient(task, params, x, LABELS)))
+    pixels, distance = gradient_matching_pixels(half, params, x, LABELS, target)
+    exact = gradient_matching_pixels(task, params, x, LABELS, target)
+    assert torch.equal(pixels, exact[0])
+    assert torch.equal(distance, exact[1])
+    assert float(distance) < 1e-4

@@ -149,9 +149,14 @@ def test_the_same_bits_every_time() -> None:
     assert torch.equal(first[1], again[1])
 
 
-def test_half_precision_and_mixed_types_are_left_to_autograd() -> None:
+def test_training_in_half_precision_and_mixed_types_are_left_to_autograd() -> None:
     params, x = weights(), draw(IMAGES, *SHAPE, name="x")
     assert written_out(OWN, params, x, 1) is not None
     assert written_out(OWN, params, x.float(), 1) is None
-    assert written_out(dataclasses.replace(OWN, precision=torch.bfloat16), params, x, 1) is None
+    half = dataclasses.replace(OWN, precision=torch.bfloat16)
+    found = batch_gradient(half, tracked(params), x, LABELS, mixed=True)[0]
+    plain = batch_gradient(
+        dataclasses.replace(PLAIN, precision=torch.bfloat16), tracked(params), x, LABELS, mixed=True
+    )[0]
+    assert all(map(torch.equal, found, plain))
     assert written_out(PLAIN, params, x, 1) is None

@@ -50,7 +50,7 @@ def fit(
         rows = rows.to(images.device)
         share = None if weights is None else weights[rows]
         inputs = augment()(images[rows])
-        gradient, _ = batch_gradient(task, params, inputs, labels[rows], share, draws)
+        gradient, _ = batch_gradient(task, params, inputs, labels[rows], share, draws, mixed=True)
         descent.step(gradient, training.rate(step, steps))
         if radius is not None:
             with torch.no_grad():

@@ -1,6 +1,7 @@
 """Losses and gradients over many records, in chunks that stay in the processor's cache."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -22,15 +23,21 @@ def batch_gradient(
     y: Tensor,
     weights: Tensor | None = None,
     draws: torch.Generator | None = None,
+    *,
+    mixed: bool = False,
 ) -> tuple[list[Tensor], Tensor]:
     """Gradient (in the order of ``params``) and value of the mean loss over one batch.
 
     ``params`` must be tracked; ``weights`` multiply the records' losses. With ``draws`` the network
     is in training mode, and its random draws (dropout) come from there; without, in evaluation
-    mode: for gradients that are compared with others. One large batch is slower than its chunks in
-    sequence: a chunk's activations are still in the cache when the backward pass reads them.
+    mode: for gradients that are compared with others. ``mixed``: in the run's ``precision``, for
+    training; gradients that others are matched to are in single precision, as those are. One large
+    batch is slower than its chunks in sequence: a chunk's activations are still in the cache when
+    the backward pass reads them.
     """
-    by_hand = written_out(task, params, x, 1)
+    casting = task.casting() if mixed else nullcontext()
+    exact = not mixed or task.precision == torch.float32
+    by_hand = written_out(task, params, x, 1) if exact else None
     if by_hand is not None:
         found, value = first_order(by_hand, task.loss, x, y, weights)
         return list(found.values()), value
@@ -40,7 +47,7 @@ def batch_gradient(
     # A batch norm's statistics are those of the whole batch.
     chunk = max(1, len(x)) if task.model.statistics else task.chunk
     for part, labels, share in _chunks(x, y, weights, chunk):
-        with task.casting():
+        with casting:
             losses = task.loss(logits_of(task, params, part, draws), labels)
         loss = (losses if share is None else losses * share).sum() / len(x)
         # An unused weight (a bias before an instance norm) has gradient zero.
@@ -72,7 +79,7 @@ def logits_of(task: Task, params: Params, x: Tensor, draws: torch.Generator | No
 def full_gradient(
     task: Task, params: Params, records: Records, draws: torch.Generator | None = None
 ) -> tuple[Params, Tensor]:
-    """Gradient and value of the mean loss over all records, in one pass.
+    """Gradient and value of the mean loss over all records, in one pass, in the run's precision.
 
     ``draws`` as in ``batch_gradient``.
     """
@@ -84,7 +91,7 @@ def full_gradient(
     size = task.chunk if own is None else max(task.chunk, 8 * own.chunk)
     for positions in torch.arange(len(records)).split(size):
         x, y = records.take(positions)
-        parts, loss = batch_gradient(task, weights, x, y, draws=draws)
+        parts, loss = batch_gradient(task, weights, x, y, draws=draws, mixed=True)
         share = len(positions) / len(records)
         gradient = _accumulate(gradient, [g * share for g in parts])
         total += loss * share

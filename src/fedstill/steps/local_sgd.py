@@ -67,7 +67,7 @@ def _batch_gradients(
     for epoch in itertools.count():
         for positions in _batches(ctx, epoch, batch_size):
             x, y = records.take(positions)
-            yield batch_gradient(ctx.task, weights, x, y, draws=draws)[0]
+            yield batch_gradient(ctx.task, weights, x, y, draws=draws, mixed=True)[0]
 
 
 def _batches(ctx: ClientContext, epoch: int, batch_size: int) -> Sequence[Tensor | slice]:

@@ -34,7 +34,7 @@ def train(task: Task, synthetic: SyntheticSet, training: Training, rng: Rng) -> 
         for rows in order.split(training.batch_size):
             rows = rows.to(synthetic.images.device)
             images, labels = augment()(synthetic.images[rows]), synthetic.labels[rows]
-            gradient, _ = batch_gradient(task, weights, images, labels, draws=draws)
+            gradient, _ = batch_gradient(task, weights, images, labels, draws=draws, mixed=True)
             descent.step(gradient, training.rate(step, steps))
             step += 1
         yield {name: weight.detach() for name, weight in weights.items()}

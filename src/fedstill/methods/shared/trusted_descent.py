@@ -182,7 +182,8 @@ class TrustedDescent(PixelSettings, Method[Global, Region, C, Approximation]):
         sizes = torch.tensor([len(synthetic) for synthetic in sets])
         factors = (torch.tensor(shares) / sizes * len(images)).repeat_interleave(sizes)
         factors = factors.to(images)
-        gradient, _ = batch_gradient(task, tracked(weights), augment(images), labels, factors)
+        inputs = augment(images)
+        gradient, _ = batch_gradient(task, tracked(weights), inputs, labels, factors, mixed=True)
         return dict(zip(weights, gradient, strict=True))
 
     def params(self, state: Global) -> Params:
