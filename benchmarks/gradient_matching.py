@@ -124,9 +124,9 @@ def main() -> None:
             f"| {share:.0%} | {steps * 1e3:.0f} | {often:.2f} |"
         )
     if options.json:
-        found = {name[:3]: r + p for name, (r, p) in best.items()}
-        found |= {f"{name[:3]} {many}": r + many * p for name, (r, p) in best.items()}
-        print(json.dumps(found))
+        numbers = {name[:3]: r + p for name, (r, p) in best.items()}
+        numbers |= {f"{name[:3]} {many}": r + many * p for name, (r, p) in best.items()}
+        print(json.dumps(numbers))
 
 
 def eager_real(model: ConvNet, params: Params, x: Tensor, y: Tensor) -> list[Tensor]:

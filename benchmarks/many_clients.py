@@ -93,7 +93,7 @@ def paired(size: Size) -> dict[str, float]:
     one follow ten of the other. On a shared machine this is the steadiest number."""
     clients = bare_clients(size)
     next(clients)
-    spent, shares = {"ours": 0.0, "bare": 0.0}, []
+    spent, rounds = {"ours": 0.0, "bare": 0.0}, []
     last = time.process_time()
 
     def done_by(name: str) -> None:
@@ -115,12 +115,18 @@ def paired(size: Size) -> dict[str, float]:
 
         def round_done(self, metrics: Any) -> None:
             done_by("ours")
-            shares.append(spent["ours"] / spent["bare"] - 1)
+            rounds.append(dict(spent))
             spent.update(ours=0.0, bare=0.0)
 
     run(size, Clock())
     # The first round has the start in it, the last one the evaluation.
-    return {"ours_above_bare": statistics.median(shares[1:-1])}
+    rounds = rounds[1:-1]
+    share = statistics.median(each["ours"] / each["bare"] - 1 for each in rounds)
+    return {
+        "ours_above_bare": share,
+        "ours": statistics.median(each["ours"] for each in rounds),
+        "bare": statistics.median(each["bare"] for each in rounds),
+    }
 
 
 def run(size: Size, observer: Observer) -> tuple[float, int]:
@@ -304,7 +310,7 @@ CONTESTANTS: dict[str, Callable[[Size], dict[str, float]]] = {
 
 
 def compare(repeats: int, only: int | None, other: Path | None) -> dict[str, float]:
-    """Processor seconds per round, by contestant and number of clients."""
+    """What was measured, by contestant, number of clients and key."""
     names = [n for n in CONTESTANTS if "pfl" not in n or importlib.util.find_spec("pfl")]
     if len(names) < len(CONTESTANTS):
         print("pfl is not installed: its columns are left out")
@@ -331,7 +337,7 @@ def compare(repeats: int, only: int | None, other: Path | None) -> dict[str, flo
             of_runs = statistics.median if name == "paired" else min
             best = {key: of_runs([run[key] for run in runs]) for key in runs[0]}
             print(f"  {name:5s} " + ", ".join(f"{key} {value:.3f}" for key, value in best.items()))
-            everything[f"{name} {size.clients}"] = next(iter(best.values()))
+            everything |= {f"{name} {size.clients} {key}": value for key, value in best.items()}
     return everything
 
 

@@ -1,5 +1,6 @@
 """The kernels of the papers' ConvNet: their gradient against autograd, C++ against PyTorch."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -167,6 +168,24 @@ def test_other_networks_are_computed_by_pytorch() -> None:
         assert not isinstance(other, NativeKernel)
 
 
+@pytest.mark.usefixtures("native")
+def test_the_compiled_kernel_serves_narrow_networks_on_digits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Width 32 gains by it on 28x28 and not on colours or 8x8; without it, on none of them."""
+    digits, *others = (
+        ConvNet(shape, 10, width=32) for shape in ((1, 28, 28), (3, 32, 32), (1, 8, 8))
+    )
+    params, x = some_weights(digits, torch.float32), some_images((1, 28, 28), 3, torch.float32)
+    assert digits.fast_inference
+    assert not any(model.fast_inference for model in others)
+    found = digits.inference(params, x)
+    monkeypatch.setenv(library.SWITCH, "off")
+    assert not digits.fast_inference
+    for mine, plain in zip(found, digits.features(params, x), strict=True):
+        assert apart(mine, plain) < 1e-5
+
+
 def test_native_is_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(library.SWITCH, raising=False)
     assert not library.switched_on()
@@ -213,6 +232,25 @@ def test_a_library_that_others_could_have_planted_is_not_loaded(
     with pytest.warns(UserWarning, match="PyTorch serves instead"):
         assert library.compiled() is None
     library.compiled.cache_clear()
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("damage", ["half", "empty", "other", "no digest"])
+def test_a_damaged_library_is_compiled_anew(
+    damage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Half of a library ends the process that loads it, so none is loaded unread."""
+    monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path))
+    path = library._built(library._own_folder())
+    whole = path.read_bytes()
+    if damage == "no digest":
+        path.with_suffix(".sha256").unlink()
+    else:
+        path.write_bytes({"half": whole[: len(whole) // 2], "empty": b"", "other": b"x"}[damage])
+    library.compiled.cache_clear()
+    assert library.compiled() is not None
+    library.compiled.cache_clear()
+    assert path.with_suffix(".sha256").read_text() == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.usefixtures("native")

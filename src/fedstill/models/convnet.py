@@ -17,7 +17,7 @@ from fedstill.errors import RequestError
 from fedstill.models.kernels import winograd
 from fedstill.models.kernels.blocks import Blocks
 from fedstill.models.kernels.derivatives import Form
-from fedstill.models.kernels.library import kernel_for
+from fedstill.models.kernels.library import in_use, kernel_for
 from fedstill.models.layers import (
     ACTIVATIONS,
     POOLINGS,
@@ -36,6 +36,8 @@ from fedstill.types import Params
 _CHUNK_PIXELS = 16 * 32 * 32
 _MOST_LEFT, _DEEPEST = 8, 6
 _WINOGRAD_WIDTH = 64  # measured: below it, plain convolutions are faster
+# The compiled kernel's: width 32 gains by it on digits (28x28, padded to 32x32) and nowhere else.
+_NATIVE_WIDTH, _NATIVE_PIXELS = 32, 32 * 32
 # Derivatives that are written out, by order: the least width, and the least width times records.
 # Measured: below, autograd is as fast. Their chunks are larger: 32 images of 32x32 at width 128.
 _WRITTEN_OUT = {1: (32, 1024), 2: (16, 256)}
@@ -180,8 +182,12 @@ class ConvNet(Model):
 
     @property
     def fast_inference(self) -> bool:
-        """Winograd's: for the papers' network at width 64 or more, on images of whole tiles."""
-        return self.width >= _WINOGRAD_WIDTH and self._in_tiles
+        """Winograd's: for the papers' network at width 64 or more, on images of whole tiles; by the
+        compiled kernel also at width 32, on grey images that are not small."""
+        if not self._in_tiles or self.width < _NATIVE_WIDTH:
+            return False
+        digits = self.shape[0] == 1 and self._pixels >= _NATIVE_PIXELS
+        return self.width >= _WINOGRAD_WIDTH or (digits and in_use())
 
     @property
     def _in_tiles(self) -> bool:

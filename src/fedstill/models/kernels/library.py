@@ -3,8 +3,9 @@
 ``FEDSTILL_NATIVE=on`` compiles ``native.cpp`` at its first use with the system's C++ compiler
 (``$CXX``, ``c++``, ``g++`` or ``clang++``) for this machine's vector instructions, and keeps the
 library in the user's own part of the cache folder under a hash of the source, the compiler and the
-processor. Without a compiler a warning says so, and PyTorch serves. The default is ``off``: the two
-agree to rounding, not to the bit, so a run must be resumed with the value it was begun with.
+processor, beside its SHA-256: one that was damaged is compiled anew. Without a compiler a warning
+says so, and PyTorch serves. The default is ``off``: the two agree to rounding, not to the bit, so a
+run must be resumed with the value it was begun with.
 """
 
 import ctypes
@@ -82,10 +83,30 @@ def _built(folder: Path) -> Path:
     target = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
     command = [compiler, *_OPTIONS, target]
     path = folder / f"{_key(command)}.so"
-    if not path.exists():
+    if not _whole(path):
         with replacing(path) as new:  # several processes may do this at once
             _run([*command, "-o", str(new), str(_SOURCE)])
+            digest = _digest(new)
+        with replacing(_digest_file(path)) as new:
+            new.write_text(digest, encoding="ascii")
     return path
+
+
+def _whole(path: Path) -> bool:
+    """Whether the library is the one that was compiled: loading a damaged one may end the process,
+    with no error to catch."""
+    try:
+        return _digest_file(path).read_text("ascii") == _digest(path)
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_suffix(".sha256")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _compiler() -> str:
