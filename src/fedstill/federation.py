@@ -263,7 +263,7 @@ class Federation:
     def _judge(self, context: ServerContext, replies: Sequence[Reply[Any]]) -> dict[int, Verdict]:
         """The defence's verdicts on the clients' sets; none if it is off."""
         settings, method = self.built.experiment.defence, self.built.method_in(context.round)
-        if settings.mode == "off" or not method.sends_sets:
+        if settings.mode == "off" or not method.heeds_trust:
             return {}
         sets = method.synthetic(self.state, replies)
         params, rng = method.params(self.state), context.rng.at("defence")

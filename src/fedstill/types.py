@@ -258,9 +258,11 @@ class Method(ABC, Generic[S, D, C, U]):
     pooled: ClassVar[bool] = False
     # What clients send are records themselves: pages and tables say so.
     sends_records: ClassVar[bool] = False
-    # ``synthetic`` returns what each client sent, so that a ``[defence]`` can judge it; the server
-    # multiplies ``Reply.trust`` into the clients' weights.
+    # Clients send sets of images: 8 bits per pixel, compressed, unless ``wire.up`` says otherwise.
     sends_sets: ClassVar[bool] = False
+    # A ``[defence]`` can judge them: ``synthetic`` returns what each client sent, and the server
+    # multiplies ``Reply.trust`` into the clients' weights.
+    heeds_trust: ClassVar[bool] = False
     # The new weights are an average of the clients' trained weights: then the running statistics of
     # batch norms may be among them.
     averages_weights: ClassVar[bool] = False

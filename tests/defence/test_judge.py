@@ -333,7 +333,13 @@ def test_trust_is_a_factor_of_the_weight(weighting: Any) -> None:
 
 def test_feddualmatch_listens_to_trust() -> None:
     method = FedDualMatch(
-        images_per_class=2, gradient_rounds=1, gradient_steps=1, server_iterations=5
+        images_per_class=2,
+        gradient_rounds=1,
+        gradient_steps=1,
+        server_iterations=5,
+        server_batch=256,
+        server_augment="none",
+        server_balanced=False,
     )
     setup = toy_experiment(method)
     ctx = ServerContext(setup.task, 1, Rng(0))

@@ -62,6 +62,28 @@ def test_a_set_is_scored_by_newly_initialised_networks_of_several_kinds(run: Pat
     assert len(mlp.summary["per_class"]) == 10
 
 
+def test_a_set_is_trained_on_as_servers_do_unless_said_otherwise(run: Path) -> None:
+    """600 steps of 32 images; digits of 8x8 pixels are not augmented (measurements.md)."""
+    few: dict[str, Any] = {
+        "models": ["mlp"],
+        "networks": 1,
+        "set": {"mlp.width": 4},
+        "progress": False,
+    }
+    default = fedstill.evaluate(set_of(run), **few)
+    assert default.training == "600 steps of 32"
+    assert "networks trained on it for 600 steps of 32, tested on digits" in repr(default)
+    same = fedstill.evaluate(set_of(run), **few, steps=600, augment="none")
+    assert same.summary == default.summary
+    other = fedstill.evaluate(
+        set_of(run), **few, epochs=3, batch_size=256, schedule="constant", balanced=False
+    )
+    assert other.training == "3 steps of 256"
+    assert other.summary["set"] != default.summary["set"]
+    warped = fedstill.evaluate(set_of(run), **few, steps=2, augment="affine")
+    assert warped.training == "2 steps of 32, augmented by affine"
+
+
 def test_the_command_shows_model_and_set_of_a_run_and_json_last(run: Path) -> None:
     arguments = ["evaluate", str(run), "--seeds", "2", "--epochs", "2", "--json"]
     done = CliRunner().invoke(app, arguments)

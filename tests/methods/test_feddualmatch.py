@@ -27,6 +27,10 @@ SMALL = FedDualMatch(
     gradient_steps=2,
     server_iterations=3,
     server_learning_rate=0.05,
+    server_batch=256,
+    server_schedule="constant",
+    server_augment="none",
+    server_balanced=False,
 )
 SETUP = toy_experiment(SMALL)
 SERVER = ServerContext(SETUP.task, 1, Rng(0))

@@ -36,9 +36,16 @@ def evaluate_command(
         int,
         typer.Option("--networks", "--seeds", min=1, help="Newly initialised networks per model."),
     ] = 3,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs over the set, per network.")] = 100,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs over the set, per network.")
+    ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps per network, instead of epochs.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Steps per network, instead of epochs.",
+            show_default="600; of rows of numbers 100 epochs",
+        ),
     ] = None,
     learning_rate: Annotated[float, typer.Option(help="Learning rate of SGD.")] = 0.02,
     schedule: Annotated[
@@ -46,18 +53,21 @@ def evaluate_command(
         typer.Option(
             help="Of the learning rate: constant (a tenth in the second half), step or cosine."
         ),
-    ] = "constant",
+    ] = "cosine",
     augment: Annotated[
         str,
         typer.Option(
             help="Of the images: none, dsa, affine, affine+elastic, photo, or auto: by the data."
         ),
-    ] = "none",
+    ] = "auto",
     balanced: Annotated[
-        bool, typer.Option("--balanced", help="Every class has the same share in every batch.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--balanced/--not-balanced", help="Every class has the same share in every batch."
+        ),
+    ] = True,
     momentum: Annotated[float, typer.Option(min=0, help="Momentum of SGD.")] = 0.9,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 32,
     data: Annotated[
         str | None,
         typer.Option(help="Data set whose test split is used.", show_default="the run's"),

@@ -207,10 +207,10 @@ def _resolve_start(experiment: Experiment) -> Table | None:
 
 
 def _check_defence(experiment: Experiment, method: AnyMethod) -> None:
-    if experiment.defence.mode != "off" and not method.sends_sets:
+    if experiment.defence.mode != "off" and not method.heeds_trust:
         raise RequestError(
             f"defence.mode = '{experiment.defence.mode}': the clients of "
-            f"{experiment.method['name']} send no synthetic sets to judge; "
+            f"{experiment.method['name']} send no synthetic sets that it could judge; "
             f"{method.instead_of_defence}"
         )
 

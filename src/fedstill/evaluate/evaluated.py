@@ -63,6 +63,7 @@ class Evaluated:
     set: tuple[NetworkScores, ...]
     round: int | None = None  # of the set
     note: str | None = None  # what a user should know about it, e.g. that the run has no model yet
+    training: str | None = None  # how long and with what networks were trained on the set
 
     @property
     def summary(self) -> Table:
@@ -75,6 +76,7 @@ class Evaluated:
             "images": self.images,
             "round": self.round,
             "note": self.note,
+            "training": self.training,
             "set": [scores.summary for scores in self.set],
         }
 
@@ -91,7 +93,8 @@ class Evaluated:
         images = ""
         if self.images:
             images = f"the set of round {self.round} has {counted(self.images, 'image')}, "
-        return f"{images}tested on {self.data}"
+        trained = f"networks trained on it for {self.training}, " if self.training else ""
+        return f"{images}{trained}tested on {self.data}"
 
     def __repr__(self) -> str:
         note = [f"note: {self.note}"] if self.note else []

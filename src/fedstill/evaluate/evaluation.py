@@ -7,7 +7,7 @@ else: several architectures, several random initialisations of each, mean and sp
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from fedstill.build import network_task
 from fedstill.config.nested import Table, convert, nested
 from fedstill.data import Dataset, Records, kind_of
-from fedstill.draw.numbers import in_percent
+from fedstill.draw.numbers import counted, in_percent
 from fedstill.engine.threads import threads
 from fedstill.errors import RequestError
 from fedstill.evaluate.evaluated import Evaluated, NetworkScores
@@ -32,10 +32,20 @@ from fedstill.runs.sets import StoredSet, load_set, unopened
 from fedstill.steps.from_scratch import train_from_scratch
 from fedstill.steps.scores import Scores, score
 from fedstill.steps.training import Training
+from fedstill.steps.warp import chosen_augment
 from fedstill.types import Params, Task
 from fedstill.wire import TensorSpec
 
-TRAINING = Training(learning_rate=0.02, momentum=0.9, batch_size=256, epochs=100)
+# As servers train (docs/measurements.md, "The server's training"), from scratch.
+TRAINING = Training(
+    learning_rate=0.02,
+    momentum=0.9,
+    batch_size=32,
+    schedule="cosine",
+    augment="auto",
+    balanced=True,
+)
+_STEPS, _EPOCHS_ON_ROWS = 600, 100  # where neither --steps nor --epochs is given
 
 Progress = Callable[[str, int, int, Scores], None]  # network, number, numbers, its scores
 
@@ -45,7 +55,7 @@ def evaluate(
     *,
     models: str | Sequence[str] | None = None,
     networks: int = 3,
-    epochs: int = TRAINING.epochs,
+    epochs: int | None = None,
     steps: int | None = None,
     learning_rate: float = TRAINING.learning_rate,
     momentum: float = TRAINING.momentum,
@@ -65,8 +75,9 @@ def evaluate(
 
     ``models`` are the architectures to train on a set (default: the run's), each ``networks``
     times; ``set`` gives their settings, e.g. ``{"resnet18.width": 8}``. The options of their
-    training are those of ``fedstill evaluate``; ``training`` replaces them all but ``steps``. The
-    data are the run's, or those that ``data`` names. ``progress`` shows a line per network, or is
+    training are those of ``fedstill evaluate`` (with neither ``steps`` nor ``epochs``: 600 steps on
+    images, 100 epochs on rows of numbers); ``training`` replaces them all but ``steps``. The data
+    are the run's, or those that ``data`` names. ``progress`` shows a line per network, or is
     called.
 
     >>> fedstill.evaluate("runs/feddm-digits-001", models=["convnet-small", "mlp"]).summary
@@ -80,7 +91,7 @@ def evaluate(
         "learning_rate": learning_rate,
         "momentum": momentum,
         "batch_size": batch_size,
-        "epochs": epochs,
+        "epochs": 1 if epochs is None else epochs,
         "schedule": schedule,
         "augment": augment,
         "balanced": balanced,
@@ -88,12 +99,13 @@ def evaluate(
     how = training or convert(options, Training, "")
     if steps is not None and steps < 1:
         raise RequestError(f"--steps: at least 1 (it is {steps})")
+    open_length = training is None and epochs is None and steps is None
     run = run_of(path)
     has_model, has_set = _contents(path)
     dataset = load_data(run, data, None if data_dir is None else os.fspath(data_dir))
     of_model: NetworkScores | None = None
     of_set: list[NetworkScores] = []
-    images, round_ = 0, None
+    images, round_, trained_for = 0, None, None
     with threads(1):  # their number affects the last bits
         if has_model:
             file = path / "model.safetensors" if path.is_dir() else path
@@ -104,11 +116,14 @@ def evaluate(
             refuse_other_data(path, stored, dataset)
             images, round_ = len(stored), stored.metadata.round
             for table in model_tables(models, nested(set or {}), run):
-                trained = SetTraining(how, networks, device, seed, report, steps)
-                of_set.append(_score_set(table, stored, dataset, trained))
+                trained = SetTraining(how, networks, device, seed, report, steps, open_length)
+                scores, trained_for = _score_set(table, stored, dataset, trained)
+                of_set.append(scores)
     note = _unfinished(path, run, has_model)
     names, scored = dataset.class_names, tuple(of_set)
-    return Evaluated(str(path), dataset.name, names, of_model, images, scored, round_, note)
+    return Evaluated(
+        str(path), dataset.name, names, of_model, images, scored, round_, note, trained_for
+    )
 
 
 def _unfinished(path: Path, run: RunFolder | None, has_model: bool) -> str | None:
@@ -135,6 +150,22 @@ class SetTraining:
     seed: int
     report: Progress
     steps: int | None = None  # instead of epochs
+    open_length: bool = False  # neither steps nor epochs were given
+
+    def steps_on(self, task: Task, images: int) -> int | None:
+        """Steps per network; ``None``: those of the training's epochs."""
+        if not self.open_length:
+            return self.steps
+        if len(task.shape) == 3:
+            return _STEPS
+        return replace(self.training, epochs=_EPOCHS_ON_ROWS).steps(images)
+
+    def described(self, task: Task, images: int) -> str:
+        """For example "600 steps of 32, augmented by affine+elastic"."""
+        steps = self.steps_on(task, images) or self.training.steps(images)
+        augment = chosen_augment(self.training.augment, task)
+        changed = "" if augment == "none" else f", augmented by {augment}"
+        return f"{counted(steps, 'step')} of {self.training.batch_size}{changed}"
 
 
 def _report(shown: bool) -> Progress:
@@ -240,17 +271,21 @@ def _complaint(params: Params, model: Model, user_supplied: bool) -> str | None:
     return next((f"'{name}' {complaint}" for name, complaint in found if complaint), None)
 
 
-def _score_set(table: Table, stored: StoredSet, data: Dataset, how: SetTraining) -> NetworkScores:
+def _score_set(
+    table: Table, stored: StoredSet, data: Dataset, how: SetTraining
+) -> tuple[NetworkScores, str]:
+    """The scores of its networks, and how they were trained."""
     task, table = _task(table, data, how.device)
     synthetic = SyntheticSet(stored.images.to(task.device), stored.labels.to(task.device))
     test = _test(data, task)
     scored: list[Scores] = []
+    steps = how.steps_on(task, len(synthetic))
     for number in range(how.networks):
         rng = Rng(how.seed).at("evaluate", number)
-        params = train_from_scratch(task, synthetic, rng, how.training, how.steps)
+        params = train_from_scratch(task, synthetic, rng, how.training, steps)
         scored.append(score(task, params, test))
         how.report(table["name"], number + 1, how.networks, scored[-1])
-    return NetworkScores(table, task.model.size, tuple(scored))
+    return NetworkScores(table, task.model.size, tuple(scored)), how.described(task, len(synthetic))
 
 
 def _task(table: Table, data: Dataset, device: str) -> tuple[Task, Table]:

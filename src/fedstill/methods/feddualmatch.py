@@ -51,7 +51,7 @@ from fedstill.methods.shared.messages import (
     record_range,
     region_schema,
 )
-from fedstill.methods.shared.server_fit import ServerFit
+from fedstill.methods.shared.server_fit import STEPS, ServerFit
 from fedstill.methods.shared.surrogate import Distilled, Pool, pooled
 from fedstill.private import PrivateForm
 from fedstill.records import SyntheticSet
@@ -63,7 +63,8 @@ from fedstill.steps.fit import fit
 from fedstill.steps.gradient import batch_gradient, tracked
 from fedstill.steps.gradient_matching import gradient_matching_pixels
 from fedstill.steps.matching import Matching
-from fedstill.steps.warp import chosen_augment
+from fedstill.steps.training import Schedule
+from fedstill.steps.warp import ImageAugment, chosen_augment
 from fedstill.types import ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema
 
@@ -85,7 +86,16 @@ class FedDualMatch(
     """FedDM layer by layer, and a server that also matches the clients' gradients."""
 
     sends_sets: ClassVar[bool] = True
-    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"iterations": 20}
+    heeds_trust: ClassVar[bool] = True
+    PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        "iterations": 20,
+        # Measured with this training, as FedDM's.
+        "server_iterations": 100,
+        "server_batch": 256,
+        "server_schedule": "constant",
+        "server_augment": "none",
+        "server_balanced": False,
+    }
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
     initial: MatchingInitial = "noise"
@@ -107,7 +117,13 @@ class FedDualMatch(
     gradient_steps: Annotated[int, Meta(ge=1)] = 5
     gradient_learning_rate: Annotated[float, Meta(gt=0)] = 0.1
     memory: Annotated[int, Meta(ge=0)] = 0  # earlier rounds whose images are trained on too
-    server_iterations: Annotated[int, Meta(ge=1)] = 100  # T_g, at server_learning_rate (eta_m)
+    # T_g, at server_learning_rate (eta_m); None: as many as FedDM's. The paper: 500 of 256 images.
+    server_iterations: Annotated[int, Meta(ge=1)] | None = None
+    # Few images must teach much: chosen by measurement (docs/measurements.md).
+    server_batch: Annotated[int, Meta(ge=1)] = 32
+    server_schedule: Schedule = "cosine"
+    server_augment: ImageAugment = "auto"
+    server_balanced: bool = True
 
     def private_form(self, rate: float) -> PrivateForm:
         return PrivateForm(self.iterations, self.matching_leaks)
@@ -127,8 +143,9 @@ class FedDualMatch(
         numbers = {"records": record_range(task, False), "loss": LOSSES}
         return Schema(Distilled, self.image_specs(task, self.images_per_class), numbers)
 
-    def choices(self, task: Task) -> Mapping[str, str]:
-        return self.augment_choice(task)
+    def steps_on(self, task: Task) -> int:
+        """T_g."""
+        return self.server_iterations or STEPS[task.kind]
 
     def broadcast(self, ctx: ServerContext, state: DualMatched) -> Region:
         return Region(state.params, state.radius)  # line 3
@@ -174,7 +191,7 @@ class FedDualMatch(
             torch.cat([pool.labels for pool in trained]),
             ctx.rng.at("fit"),
             self.training_for(),
-            iterations=self.server_iterations,
+            iterations=self.steps_on(ctx.task),
             weights=torch.cat([pool.weights for pool in trained]),
             progress=ctx.progress,
         )
@@ -198,7 +215,7 @@ class FedDualMatch(
             return dict(zip(weights, parts, strict=True))
 
         common = gradient(pool.images, pool.labels, pool.weights)
-        step = self.radius_step or self.server_learning_rate * self.server_iterations
+        step = self.radius_step or self.server_learning_rate * self.steps_on(ctx.task)
         distances = [
             norm(scaled(subtract(gradient(s.images, s.labels), common), step)) * trust[client]
             for client, s in sets.items()

@@ -19,3 +19,4 @@ class GM(LocalGM):
     """All records in one place, condensed to a few images by gradient matching (DC, DSA)."""
 
     pooled: ClassVar[bool] = True
+    sends_sets: ClassVar[bool] = False

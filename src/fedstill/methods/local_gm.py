@@ -27,7 +27,7 @@ defaults below are for a laptop.
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -70,6 +70,8 @@ class Condensed:
 @dataclass(frozen=True)
 class LocalGM(PixelSettings, Method[Condensed, Continue, LastSet, Distilled]):
     """Each client condenses its records by gradient matching, alone; the server has the union."""
+
+    sends_sets: ClassVar[bool] = True
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
     initial: Initial = "real"

@@ -3,7 +3,7 @@
 Sections of the pseudo-code in ``feddm.py`` are cited by their line numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -18,19 +18,15 @@ from fedstill.methods.shared.messages import (
     set_specs,
     weights_schema,
 )
-from fedstill.methods.shared.server_fit import ServerFit
+from fedstill.methods.shared.server_fit import STEPS, ServerFit
 from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import Leak
 from fedstill.records import SyntheticSet
-from fedstill.scaling import Kind
 from fedstill.steps.fit import fit
 from fedstill.steps.training import Schedule, Training
 from fedstill.steps.warp import ImageAugment, chosen_augment
 from fedstill.types import C, ClientContext, Method, Params, Reply, ServerContext, Task
 from fedstill.wire import Schema, TensorSpec
-
-# Steps of the server per round: fewer where no augmentation varies what it trains on.
-_STEPS: Mapping[Kind, int] = {"writing": 600, "grey": 600, "photo": 600, "tiny": 150, "other": 40}
 
 
 @dataclass(frozen=True)
@@ -92,6 +88,7 @@ class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
     """The server's side of FedDM: training on the clients' images inside the ball."""
 
     sends_sets: ClassVar[bool] = True
+    heeds_trust: ClassVar[bool] = True
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10
     radius: Annotated[float, Meta(ge=0)] = 5.0
@@ -131,15 +128,12 @@ class SurrogateTraining(ServerFit, Method[Surrogate, Weights, C, Distilled]):
         """The replies with images as the network sees them."""
         return replies
 
-    def choices(self, task: Task) -> Mapping[str, str]:
-        return self.augment_choice(task)
-
     def steps_on(self, task: Task) -> int | None:
         """The server's steps per round; ``None``: counted in epochs. Given steps come first: epochs
         are the default of some methods, and of private runs."""
         if self.server_steps is not None or self.server_epochs is not None:
             return self.server_steps
-        return _STEPS[task.kind]
+        return STEPS[task.kind]
 
     def broadcast(self, ctx: ServerContext, state: Surrogate) -> Weights:
         return Weights(state.params)  # line 3

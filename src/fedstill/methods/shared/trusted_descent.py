@@ -5,7 +5,7 @@ Lines of the pseudo-code in ``fedgloss.py`` are cited by their numbers.
 
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -21,6 +21,7 @@ from fedstill.methods.shared.messages import (
     set_specs,
 )
 from fedstill.methods.shared.pixels import PixelSettings
+from fedstill.methods.shared.server_fit import augment_choice
 from fedstill.methods.shared.weighting import weighting_leaks
 from fedstill.private import Leak
 from fedstill.records import SyntheticSet
@@ -65,6 +66,7 @@ class TrustedDescent(PixelSettings, Method[Global, Region, C, Approximation]):
     """The server's side of Fed-GLOSS: gradient descent within the radius the clients measured."""
 
     sends_sets: ClassVar[bool] = True
+    heeds_trust: ClassVar[bool] = True
 
     images_per_class: Annotated[int, Meta(ge=1)] = 10  # the paper: 50
     criterion: Criterion = "cosine+mse"  # "calibrated" would leak: for analysis only
@@ -106,6 +108,9 @@ class TrustedDescent(PixelSettings, Method[Global, Region, C, Approximation]):
             "loss": LOSSES,
         }
         return Schema(Approximation, tensors, numbers)
+
+    def choices(self, task: Task) -> Mapping[str, str]:
+        return augment_choice(self.server_augment, task)
 
     def broadcast(self, ctx: ServerContext, state: Global) -> Region:
         return Region(state.params, self.radius)  # line 3
