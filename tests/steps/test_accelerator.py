@@ -15,11 +15,12 @@ from fedstill.models import ConvNet
 from fedstill.records import Records, Split, copied
 from fedstill.rng import Rng
 from fedstill.scaling import Scaling
+from fedstill.steps import gradient_matching, matching
 from fedstill.steps.classes import ByClass
 from fedstill.steps.condense import Condensation, condense
 from fedstill.steps.distil import PixelSteps, match_distribution
 from fedstill.steps.fit import fit
-from fedstill.steps.gradient_matching import DC
+from fedstill.steps.gradient_matching import DC, weight_gradient
 from fedstill.steps.local_sgd import local_sgd
 from fedstill.steps.matching import Matching, class_means, pixel_gradient
 from fedstill.steps.scores import score
@@ -158,3 +159,52 @@ def test_an_evaluation_is_read_after_the_last_record(monkeypatch: pytest.MonkeyP
         score(ctx.task, weights(META), many)
     assert sum(taken) == len(many)
     assert len(taken) > 1
+
+
+def test_the_compiler_is_used_on_an_accelerator_for_networks_with_a_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernels are for processors: there alone ``compile = "on"`` has nothing to do."""
+    model = ConvNet((1, 8, 8), 3, width=64)
+    assert model.fast_inference
+    assert model.written_out(64, 1) is not None
+    made: list[str] = []
+
+    def compiled(function: Callable[..., object], **_: object) -> Callable[..., object]:
+        made.append(function.__qualname__ if hasattr(function, "__qualname__") else "gradient")
+        return function
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    for module in (matching, gradient_matching):
+        monkeypatch.setattr(module, "compiler_found", lambda: True)
+        module._compiled.cache_clear()
+    numbers = []
+    for device in (torch.device("cpu"), META):
+        here = dataclasses.replace(task(device), model=model)
+        params = {k: v.to(device) for k, v in model.init(Rng(0).torch()).items()}
+        x, labels = torch.zeros(64, 1, 8, 8, device=device), torch.zeros(64, device=device).long()
+        class_means(here, params, [(x, labels)], torch.full((3,), 64), Matching(compiled=True))
+        weight_gradient(here, params, x, labels, compiled=True)
+        numbers.append(len(made))
+    for module in (matching, gradient_matching):
+        module._compiled.cache_clear()
+    assert numbers == [0, 2]
+
+
+@pytest.mark.slow
+def test_torch_compile_gives_the_same_gradients() -> None:
+    """The real compiler, on a network without a kernel (it takes a minute, most of it g++)."""
+    if not matching.compiler_found():
+        pytest.skip("no C++ compiler")
+    here = dataclasses.replace(task(torch.device("cpu")), model=ConvNet((1, 8, 8), 3, width=4))
+    params = here.model.init(Rng(0).torch())
+    x, labels = images(torch.device("cpu")).flatten(0, 1), torch.arange(6) % 3
+    plain, fast = (weight_gradient(here, params, x, labels, compiled=c) for c in (False, True))
+    for mine, theirs in zip(fast, plain, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+    means = class_means(here, params, [(x, labels)], torch.full((3,), 2), Matching())
+    steps = [
+        pixel_gradient(here, params, images(here.device), means, Matching(compiled=c))[0]
+        for c in (False, True)
+    ]
+    assert torch.allclose(steps[0], steps[1], atol=1e-5)

@@ -64,7 +64,7 @@ def class_means(
     matching: Matching,
 ) -> Outputs:
     """Mean outputs [classes, size] of real images that come as chunks of (images, slots)."""
-    compiled, outputs_by = _program(outputs_of, task.model, matching)
+    compiled, outputs_by = _program(outputs_of, task, matching)
     forward = task.model.inference_by(params, matching.layers)
     sums: list[Tensor] = []
     with torch.no_grad():
@@ -88,7 +88,7 @@ def pixel_gradient(
     augment: Callable[[Tensor], Tensor] = same,
 ) -> tuple[Tensor, Tensor]:
     """Gradient with respect to ``images`` [classes, images per class, ...], and the loss."""
-    compiled, distances_by = _program(_distances_of, task.model, matching)
+    compiled, distances_by = _program(_distances_of, task, matching)
     forward = task.model.pixel_features_by(params, matching.layers)
     classes = classes_at_once(task, images.shape[1])
     gradient = torch.empty_like(images)
@@ -153,12 +153,13 @@ def padded(x: Tensor, rows: int) -> Tensor:
     return x if len(x) == rows else torch.cat([x, x.new_zeros(rows - len(x), *x.shape[1:])])
 
 
-def _program(make: Callable[..., Any], model: Model, matching: Matching) -> tuple[bool, Any]:
-    """Whether the function is compiled, and the function itself. The networks with a kernel of
-    their own gain nothing from the compiler."""
-    if matching.compiled and not model.fast_inference and compiler_found():
-        return True, _compiled(make, model, matching)
-    return False, make(model, matching)
+def _program(make: Callable[..., Any], task: Task, matching: Matching) -> tuple[bool, Any]:
+    """Whether the function is compiled, and the function itself. On a processor, networks with a
+    kernel of their own gain nothing from the compiler."""
+    has_kernel = task.model.fast_inference and task.device.type == "cpu"
+    if matching.compiled and not has_kernel and compiler_found():
+        return True, _compiled(make, task.model, matching)
+    return False, make(task.model, matching)
 
 
 @lru_cache(maxsize=16)
