@@ -305,6 +305,11 @@ class Method(ABC, Generic[S, D, C, U]):
         """What settings that are left to the data stand for here, to be shown to the user."""
         return {}
 
+    @property
+    def start_note(self) -> str | None:
+        """What a user should know about these settings before the first round, if anything."""
+        return None
+
     def report(self, state: S, replies: Sequence[Reply[U]]) -> dict[str, float]:
         """The method's own numbers for the round's ``details``."""
         return {}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,36 @@ def test_what_every_cell_sets_itself_is_refused(settings: dict[str, Any], tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"wire.up": "bits3"}, r"^wire\.up = bits3: line 'real <.*>' of the grid sets it itself"),
+        ({"method": {"images_per_class": 3}}, r"line 'real .*' of the grid varies it itself"),
+        ({"features": "scatter"}, "^features = scatter: line 'private' of the grid sets it itself"),
+        ({"model": "mlp"}, "^model = mlp: line 'private' of the grid sets it itself"),
+        ({"model.projection": 9}, r"^model\.projection = 9: line 'analytic' of the grid varies"),
+        ({"privacy": {"epsilon": 2.0}}, r"^privacy\.epsilon = 2\.0: line 'private' of the grid"),
+    ],
+)
+def test_what_a_line_is_named_for_is_not_set_for_every_cell(
+    settings: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    """Two names on the front would be the same run."""
+    own = {"features": "pixels", "privacy": {"epsilon": 3.0}}
+    grid = {"lines": {**GRID["lines"], "private": {"method": "analytic", "settings": own}}}
+    with pytest.raises(RequestError, match=complaint) as error:
+        measured(tmp_path, grid=grid, set=settings)
+    assert str(error.value).endswith("leave it out, or change the grid with --grid")
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_lines_that_are_measured_keep_their_settings(tmp_path: Path) -> None:
+    found = measured(tmp_path, methods=["analytic"], set={"wire.up": "float16"})
+    assert [point.cell.name for point in found.points] == ["analytic, projection 10"]
+    config = tmp_path / "analytic-projection-10" / "seed-0" / "config.toml"
+    assert "float16" in config.read_text()
+
+
 def test_the_model_is_for_methods_without_one_of_their_own() -> None:
     cells = cells_of(read_grid(GRID), {"model": "mlp"})
     assert [cell.request.get("model") for cell in cells] == [
@@ -327,7 +358,11 @@ def test_records_are_measured_wherever_feddm_is() -> None:
     ("lines", "complaint"),
     [
         ({}, "grid.lines: there is none"),
-        ({"a": {"method": "fedavgg"}}, "fedavg"),
+        (
+            {"a": {"method": "fedm"}},
+            r"^grid\.lines\.a\.method: no method 'fedm'; did you mean 'feddm'",
+        ),
+        ({"a": {"method": "nowhere:X"}}, r"^grid\.lines\.a\.method: cannot import 'nowhere'"),
         ({"a": {"method": "central"}}, "grid.lines.a.method: central sends nothing"),
         ({"a": {"method": "real", "vary": "rounds"}}, "give both"),
         ({"a": {"method": "real", "seconds": [1, 2]}}, "grid.lines.a.seconds"),
@@ -374,3 +409,56 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         CliRunner().invoke(app, ["frontier", "--data", "nothing-there"], catch_exceptions=False)
     with pytest.raises(RequestError, match=r"did you mean 'engine\.workers'"):
         CliRunner().invoke(app, ["frontier", "--set", "workers=1"], catch_exceptions=False)
+
+
+def narrow(arguments: list[str]) -> str:
+    """What the command prints on a terminal of 80 columns."""
+    command = ["frontier", "--workers", "1", *arguments]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_rounds_and_intervals_fit_a_terminal_of_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = 'method = "real"\nsettings = { rounds = 3, wire.up = "bits2", method.server_steps = 2 }'
+    Path("grid.toml").write_text(f'[lines."real, 2 bits, server at rest"]\n{line}\n')
+    one = narrow(["--grid", "grid.toml", "--clients", "2", "--seeds", "1"])
+    assert "no room" not in one
+    head = next(text for text in one.splitlines() if text.startswith("method"))
+    assert head.split() == [
+        "method",
+        "rounds",
+        "uploaded",
+        "accuracy",
+        "seeds",
+        "server",
+        "sees",
+        "front",
+    ]
+    rows = [text for text in one.splitlines() if text.startswith("real")]
+    assert rows
+    assert all(len(text) <= 80 for text in [head, *rows])
+    two = narrow(["--grid", "grid.toml", "--clients", "2", "--seeds", "2"])
+    head = next(text for text in two.splitlines() if text.startswith("method"))
+    assert head.split()[1:6] == ["rounds", "uploaded", "accuracy", "95%", "interval"]
+    assert "no room for: seeds (in frontier.csv)" in two
+
+
+def test_the_best_of_each_kind_is_on_the_terminal_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    groups = ["statistics", "others", "a kind with a long name", "another with a longer name"]
+    lines = [f'[lines."{n}"]\ngroup = "{n}"\nmethod = "analytic"\n' for n in groups]
+    Path("grid.toml").write_text("".join(lines))
+    text = narrow(["--grid", "grid.toml", "--clients", "2", "--seeds", "1"])
+    _, _, below = text.partition("The best of each kind within a budget (methods: frontier.md)\n")
+    head, row = below.splitlines()[:2]
+    assert re.split("  +", head) == ["uploaded at most", *groups[:3]]
+    assert len(row.split()) == 5  # a number and its unit, and three accuracies
+    assert row.count("%") == 3
+    assert len(head) <= 80
+    assert "no room for: another with a longer name (in frontier.md)" in below

@@ -7,7 +7,9 @@ import torch
 from torch.nn.functional import avg_pool2d, interpolate
 
 import fedstill
+from fedstill.build import build
 from fedstill.errors import RequestError
+from fedstill.forecast import notes
 from fedstill.methods.feddm import FedDM
 from fedstill.methods.real import Real
 from fedstill.methods.shared.messages import Weights
@@ -90,6 +92,33 @@ def test_centres_are_those_of_the_records_as_the_server_will_see_them() -> None:
     assert torch.equal(sent, avg_pool2d(chosen.flatten(0, 1), 2))
     x, _ = ctx.records.all()
     assert torch.equal(chosen[1], x[12:].repeat(2, 1, 1, 1))  # a class of one record
+
+
+@pytest.mark.parametrize("choice", ["random", "loss", "centres"])
+def test_a_class_of_few_records_sends_them_repeatedly(choice: Any) -> None:
+    ctx = digits(0, 0, 1)
+    params = ctx.task.model.init(Rng(1).torch())
+    method = Real(images_per_class=2, choose=choice)
+    with pytest.warns(UserWarning, match="fewer records than images_per_class") as caught:
+        method.client(ctx, Weights(params), None)
+    assert {str(warning.message) for warning in caught} == {
+        "some classes have fewer records than images_per_class: some of their records are sent "
+        "repeatedly"
+    }
+    with pytest.warns(UserWarning, match="their synthetic images start from repeated records"):
+        FedDM(images_per_class=2, iterations=0).client(ctx, Weights(params), None)
+
+
+def test_a_run_says_whom_the_loss_favours() -> None:
+    def said(**settings: str) -> list[str]:
+        built = build({"method": {"name": "real", **settings}, "clients": 2})
+        again = list(notes(built, first=False))
+        assert not any("mislabelled" in note for note in again)  # a resumed run
+        return [note for note in notes(built, first=True) if "mislabelled" in note]
+
+    (note,) = said(choose="loss")
+    assert note == "choosing by loss favours mislabelled and atypical records: they are sent first"
+    assert said() == said(choose="centres") == []
 
 
 def test_neither_choice_is_private(tmp_path: Path) -> None:

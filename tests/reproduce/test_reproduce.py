@@ -135,6 +135,36 @@ def test_what_every_cell_sets_itself_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_settings_that_make_two_cells_the_same_experiment_are_refused(tmp_path: Path) -> None:
+    """One run would stand beside the printed numbers of two."""
+    one, ten = {"method": {"images_per_class": 1}}, {"method": {"images_per_class": 10}}
+    recipe: Recipe = recipe_of(
+        rows={"A": {"method": "real"}},
+        columns={"1": one, "1 again": one, "10": ten, "slow": {**ten, "rounds": 9}},
+        only_published=False,
+        published={},
+    )
+    settings = {"method": {"images_per_class": 2, "server_steps": 5}, "clients": 2}
+    complaint = (
+        r"^method\.images_per_class = 2: makes 'A, 1' and 'A, 10' the same experiment; leave"
+    )
+    with pytest.raises(RequestError, match=complaint):
+        reproduce(recipe, "cpu", 1, tmp_path, settings, Recorder())
+    with pytest.raises(RequestError, match=r"^rounds = 1: makes 'A, 10' and 'A, slow' the same"):
+        reproduce(recipe, "cpu", 1, tmp_path, {"rounds": 1}, Recorder())
+    assert not list(tmp_path.iterdir())
+    alone = recipe.part("cpu", [], ["10"])
+    (outcome,) = reproduce(alone, "cpu", 1, tmp_path, settings, Recorder())
+    assert len(outcome.values) == 1
+
+
+def test_a_setting_of_the_cells_may_change_where_they_stay_different(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    good, _ = reproduce(recipe, "cpu", 1, tmp_path, {"rounds": 1}, Recorder())
+    assert len(good.values) == 1
+
+
 def test_a_part_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ["reproduce", "feddm-real", "--row", "REAL", "--set", "clients=2", "--json"]

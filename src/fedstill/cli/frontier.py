@@ -10,15 +10,16 @@ from rich.text import Text
 from fedstill.cli import options
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
-from fedstill.draw.numbers import counted
+from fedstill.draw.numbers import counted, in_percent
 from fedstill.errors import RunError
 
 if TYPE_CHECKING:
     from fedstill.frontier import Frontier
 
-_GAP, _NAME = 2, 20  # between columns; room for a name, at least
+_GAP, _NAME = 2, 16  # between columns; room for a name, at least
 _LEFT_OUT = 5  # reasons that are printed; a short --budget can have dozens, all much the same
-_SPARE = ("seeds", "rounds", "95% interval")  # given up in this order
+# Given up in this order: without their rounds, rows of one cell are told apart by bytes alone.
+_SPARE = ("seeds", "95% interval", "rounds")
 
 
 def frontier_command(
@@ -59,7 +60,9 @@ def frontier_command(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting for every cell."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting for every cell that no line has itself."
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -106,6 +109,7 @@ def _print(found: "Frontier") -> None:
     console.print(NOTE, markup=False)
     if spared:
         console.print(f"no room for: {', '.join(spared)} (in {found.page.stem}.csv)", markup=False)
+    _print_budgets(found, console)
     told = found.left_out if found.failed else found.left_out[:_LEFT_OUT]
     for why in told:
         console.print(f"left out: {why}", markup=False)
@@ -115,13 +119,44 @@ def _print(found: "Frontier") -> None:
     console.print(f"page: {found.page} (and files next to it)", markup=False)
 
 
+def _print_budgets(found: "Frontier", console: Console) -> None:
+    """The accuracies of the best of each kind within a budget. Their methods need more room."""
+    from fedstill.frontier.result import BUDGET_HEAD, BUDGET_NOTE
+
+    table = Table(box=None, pad_edge=False)
+    heads, left = [BUDGET_HEAD], console.width - len(BUDGET_HEAD)
+    for group in found.groups:
+        left -= _GAP + max(len(group), len(in_percent(1.0)))
+        if left < 0:
+            break
+        heads.append(group)
+    for head in heads:
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    for budget, best in found.best_by_budget:
+        accuracies = (in_percent(point.accuracy if point else None) for point in best)
+        table.add_row(*(Text(text) for text, _ in zip((budget, *accuracies), heads, strict=False)))
+    where = f"{found.page.stem}.md"
+    console.print(f"\nThe best of each kind within a budget (methods: {where})", markup=False)
+    console.print(table, soft_wrap=False)
+    if others := found.groups[len(heads) - 1 :]:
+        console.print(f"no room for: {', '.join(others)} (in {where})", markup=False)
+    console.print(f"{BUDGET_NOTE}\n", markup=False)
+
+
 def _fitting(found: "Frontier", width: int) -> tuple[list[int], list[str]]:
-    """The columns that a terminal has room for, beside the names, and the heads of the others."""
+    """The columns that a terminal has room for, beside the names, and the heads of the others.
+
+    Intervals that no point has, because of one seed, are in neither.
+    """
     from fedstill.frontier.result import HEAD
 
     widths = [max(map(len, column)) for column in zip(HEAD, *found.rows, strict=True)]
     shown, spared = list(range(len(HEAD))), []
-    for head in _SPARE:
+    spare = list(_SPARE)
+    if all(point.interval is None for point in found.points):
+        spare.remove("95% interval")
+        shown.remove(HEAD.index("95% interval"))
+    for head in spare:
         if width - sum(widths[n] + _GAP for n in shown[1:]) >= min(widths[0], _NAME):
             break
         shown.remove(HEAD.index(head))

@@ -16,13 +16,13 @@ _LOST_ON_MNIST = ((0.15, 7), (0.28, 12), (0.53, 30), (1.2, 39))
 
 def notes(built: BuiltExperiment, first: bool) -> Iterator[str]:
     """The notes of this run, one by one; ``first``: it has not begun before."""
-    start = built.model.start_note if first else None
     found = (
         _choices(built),
         _private_defaults(built),
         _plan(built),
         _first_round(built) if first else None,
-        start,
+        built.model.start_note if first else None,
+        built.method.start_note if first else None,
         _small_rounds(built),
         _noise(built),
     )

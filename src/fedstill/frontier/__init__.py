@@ -13,7 +13,7 @@ from fedstill.data import load
 from fedstill.draw.numbers import counted
 from fedstill.errors import Interrupted, RequestError
 from fedstill.frontier.budget import seconds_in
-from fedstill.frontier.grid import cells_of, narrowed, read_grid
+from fedstill.frontier.grid import cells_of, narrowed, read_grid, refuse_settings_of_lines
 from fedstill.frontier.page import write_frontier
 from fedstill.frontier.points import Measured, points_of
 from fedstill.frontier.result import Frontier
@@ -57,7 +57,8 @@ def frontier(
 
     ``budget``: seconds, or a text such as ``"1h"``; the cheapest cells are run first. ``methods``:
     only these. ``grid``: a TOML file or a table of lines, instead of the package's. ``set``:
-    settings for every cell. Runs in ``out`` that are complete are reused.
+    settings for every cell, except those that a line sets or varies. Runs in ``out`` that are
+    complete are reused.
 
     >>> fedstill.frontier(data="digits", methods=["real", "analytic"], budget="5min").rows
     """
@@ -72,8 +73,10 @@ def frontier(
         "engine.workers": workers,
     }
     common = spelled_out(nested({k: v for k, v in options.items() if v is not None}))
-    extra = spelled_out(nested(set or {}))
+    given = nested(set or {})
+    extra = spelled_out(given)
     refuse_settings_of_cells(extra)
+    refuse_settings_of_lines(given, chosen)
     where, name = _checked(merged(common, extra))
     folder = Path(out) if out is not None else Path("frontiers") / where
     shown = watcher or (CellLines(ProgressConsole(stderr=True)) if progress else _Silent())

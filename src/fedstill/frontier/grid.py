@@ -11,9 +11,10 @@ from msgspec import Meta
 
 from fedstill.cells import refuse_settings_of_cells
 from fedstill.config import spelled_out
-from fedstill.config.nested import Table, convert, merged, nested, read_toml
+from fedstill.config.nested import Table, convert, flat, merged, nested, read_toml
 from fedstill.config.registry import find_method
 from fedstill.errors import RequestError, did_you_mean
+from fedstill.types import AnyMethod
 
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -94,8 +95,16 @@ def _check(place: str, line: Line) -> None:
         raise RequestError(f"{place}.seconds: give one number, or as many as 'over' has")
     varied = nested({line.vary: line.over[0]}) if line.vary else {}
     refuse_settings_of_cells(merged(line.settings, varied), f"{place}: ")
-    if find_method(line.method).pooled:
+    if _method_of(line, place).pooled:
         raise RequestError(f"{place}.method: {line.method} sends nothing; leave it out")
+
+
+def _method_of(line: Line, place: str) -> type[AnyMethod]:
+    """The line's method; the complaint that there is none says in which line."""
+    try:
+        return find_method(line.method)
+    except RequestError as error:  # "method: no method ..."
+        raise RequestError(f"{place}.{error}") from error
 
 
 def narrowed(grid: Grid, methods: Sequence[str]) -> Grid:
@@ -107,6 +116,21 @@ def narrowed(grid: Grid, methods: Sequence[str]) -> Grid:
     if not methods:
         return grid
     return Grid({name: line for name, line in grid.lines.items() if line.method in methods})
+
+
+def refuse_settings_of_lines(given: Table, grid: Grid) -> None:
+    """Refuse settings for every cell that a line has for its own: it would be measured with others
+    than it is named for, and its cells, or it and another line, would be the same experiment."""
+    cells = cells_of(grid, {})
+    for key, value in flat(given).items():
+        meant = set(flat(spelled_out(nested({key: value}))))  # as `model` is `model.name`
+        for cell in cells:
+            if meant & set(flat(spelled_out(cell.request))):
+                does = "varies" if grid.lines[cell.line].vary in meant else "sets"
+                raise RequestError(
+                    f"{key} = {value}: line '{cell.line}' of the grid {does} it itself; leave it "
+                    "out, or change the grid with --grid"
+                )
 
 
 def cells_of(grid: Grid, common: Table) -> list[Cell]:

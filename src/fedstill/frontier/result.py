@@ -85,7 +85,7 @@ class Frontier:
         return max(inside, key=lambda point: point.accuracy, default=None)
 
     @cached_property
-    def budget_rows(self) -> list[list[str]]:
+    def best_by_budget(self) -> list[tuple[str, list[Measured | None]]]:
         """For 1, 3, 10, 30, ... bytes, as far as something fits in and something does not yet: the
         best point of each group."""
         sizes = [point.up_bytes for point in self.points]
@@ -93,12 +93,17 @@ class Frontier:
         some = [budget for budget in budgets if budget >= min(sizes)]
         last = next((n for n, budget in enumerate(some) if budget >= max(sizes)), len(some) - 1)
         return [
-            [
+            (
                 in_bytes(budget).replace(".0 ", " "),
-                *(_best_text(self.best_within(budget, group)) for group in self.groups),
-            ]
+                [self.best_within(budget, group) for group in self.groups],
+            )
             for budget in some[: last + 1]
         ]
+
+    @cached_property
+    def budget_rows(self) -> list[list[str]]:
+        """The same as text: accuracies, and the methods that they are of."""
+        return [[budget, *map(_best_text, best)] for budget, best in self.best_by_budget]
 
     def records(self) -> list[dict[str, Any]]:
         """All points as plain values: shares and bytes."""

@@ -22,7 +22,7 @@ from fedstill.methods.shared.messages import Weights
 from fedstill.methods.shared.small_images import SmallImages
 from fedstill.methods.shared.surrogate import Distilled, SurrogateTraining
 from fedstill.steps.centres import central_images
-from fedstill.steps.classes import ByClass, check_images, labels_of, real_images
+from fedstill.steps.classes import SENT_AGAIN, ByClass, check_images, labels_of, real_images
 from fedstill.steps.resize import shrunk
 from fedstill.steps.scores import losses
 from fedstill.types import ClientContext, Params, Task
@@ -38,6 +38,12 @@ class Real(SmallImages, SurrogateTraining[None]):
     # those nearest to the centres of k-means in the network's features.
     choose: Literal["random", "loss", "centres"] = "random"
 
+    @property
+    def start_note(self) -> str | None:
+        if self.choose != "loss":
+            return None
+        return "choosing by loss favours mislabelled and atypical records: they are sent first"
+
     def init_client(self, task: Task) -> None:
         return None
 
@@ -51,6 +57,8 @@ class Real(SmallImages, SurrogateTraining[None]):
         """Line 1, in slot form."""
         number, generator = self.images_per_class, ctx.rng.at("images").torch()
         if self.choose == "centres":
-            return central_images(ctx, by_class, number, generator, params, self.seen)
+            return central_images(
+                ctx, by_class, number, generator, params, self.seen, repeats=SENT_AGAIN
+            )
         chances = losses(ctx.task, params, ctx.records) if self.choose == "loss" else None
-        return real_images(ctx, by_class, number, generator, chances)
+        return real_images(ctx, by_class, number, generator, chances, repeats=SENT_AGAIN)

@@ -1,14 +1,15 @@
 """Running a recipe: missing cells are run, unfinished ones resumed, failed ones explained."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from fedstill.cells import Watcher, refuse_settings_of_cells, run_or_reuse
-from fedstill.config.nested import Table, merged
+from fedstill.config.nested import Table, flat, merged
 from fedstill.config.request import check_types
 from fedstill.errors import FedstillError, Interrupted, RequestError
 from fedstill.report.table import as_markdown
@@ -56,6 +57,7 @@ def reproduce(
     check_types(extra)  # a wrong key is refused once, not in every cell
     refuse_settings_of_cells(extra)
     cells = recipe.cells(scale)
+    _refuse_made_equal(cells, extra)
     outcomes = []
     for place, cell in enumerate(cells):
         values, failures = [], []
@@ -74,6 +76,32 @@ def reproduce(
                 failures.append(f"seed {seed}: {error}")
         outcomes.append(Outcome(cell, tuple(values), tuple(failures)))
     return outcomes
+
+
+def _refuse_made_equal(cells: Sequence[Cell], extra: Table) -> None:
+    """Refuse settings that make two cells the same experiment: one run would stand under two names.
+
+    Cells that are equal without them are the recipe's matter.
+    """
+    for one, other in combinations(cells, 2):
+        same = merged(one.request, extra) == merged(other.request, extra)
+        if same and one.request != other.request:
+            lost = [
+                f"{key} = {value}"
+                for key, value in flat(extra).items()
+                if _at(one.request, key) != _at(other.request, key)
+            ]
+            raise RequestError(
+                f"{', '.join(lost)}: makes '{one.name}' and '{other.name}' the same experiment; "
+                "leave it out, or run one of them with --row and --column"
+            )
+
+
+def _at(table: Any, key: str) -> Any:
+    """What a nested table has at a dotted key: a value, a table, or nothing."""
+    for part in key.split("."):
+        table = table.get(part) if isinstance(table, Mapping) else None
+    return table
 
 
 def measured(summary: Summary, measure: Measure) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedstill.steps.classes import ByClass, real_images
+from fedstill.steps.classes import START_AGAIN, ByClass, real_images
 from fedstill.types import ClientContext, Params, Task
 
 _CLUSTERED = 500  # records of a class that are clustered, at most: the cost grows with them
@@ -22,13 +22,15 @@ def central_images(
     generator: torch.Generator,
     params: Params,
     seen: Callable[[Tensor], Tensor],
+    *,
+    repeats: str = START_AGAIN,
 ) -> Tensor:
     """In slot form: the records whose features are nearest to ``images_per_class`` centres.
 
     ``seen``: a record as the network will see it. Of classes with no more records than that, all
     are taken, as ``real_images`` does.
     """
-    images = real_images(ctx, by_class, images_per_class, generator)
+    images = real_images(ctx, by_class, images_per_class, generator, repeats=repeats)
     labels = ctx.records.labels
     for slot, label in enumerate(by_class.held.tolist()):
         positions = (labels == label).nonzero()[:, 0]

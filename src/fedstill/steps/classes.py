@@ -19,6 +19,10 @@ from fedstill.types import ClientContext
 
 Initial = Literal["real", "noise"]
 
+# What it means for the images of a class that some of its few records are taken repeatedly.
+START_AGAIN = "their synthetic images start from repeated records"
+SENT_AGAIN = "some of their records are sent repeatedly"
+
 
 @dataclass(frozen=True)
 class ByClass:
@@ -81,11 +85,14 @@ def real_images(
     images_per_class: int,
     generator: torch.Generator,
     chances: Tensor | None = None,
+    *,
+    repeats: str = START_AGAIN,
 ) -> Tensor:
     """Random records of every class, in slot form.
 
     ``chances``: one number per record; each draw takes one of the records that are left, in
-    proportion to them (all equal where there are none). A class with too few records repeats some.
+    proportion to them (all equal where there are none). A class with too few records repeats some;
+    ``repeats`` says in a warning what that means.
     """
     # Exponential times, divided by the rates, arrive in the order of such draws.
     arrivals = None
@@ -101,8 +108,7 @@ def real_images(
             order = held[arrivals[held].argsort()]
         if len(held) < images_per_class:
             warnings.warn(
-                "some classes have fewer records than images_per_class: their synthetic images "
-                "start from repeated records",
+                f"some classes have fewer records than images_per_class: {repeats}",
                 stacklevel=2,
             )
             again = torch.randint(len(held), (images_per_class - len(held),), generator=generator)
