@@ -25,6 +25,13 @@ COMMANDS = {
     "an unknown method": "run fedavgg",
     "an unknown setting": "run fedavg --set method.local_epoch=3",
     "a bad value": "run fedavg --set method.local_epochs=0",
+    "data that are not there": "run feddm --data nosuch",
+    "data that are not in --data-dir": "run feddm --data mnist --data-dir nosuch",
+    "an --out that is not free": "run feddm --out .",
+    "a run to resume that is not there": "run --resume --out nosuch",
+    "a run to compare that is not there": "compare nosuch",
+    "a run to show that is not there": "show nosuch",
+    "a set to evaluate that is not there": "evaluate nosuch",
     "five rounds of fedavg on the digits": "run fedavg --rounds 5 --workers 1 --out run",
 }
 # A worker process up to its first pixel step, and the same in a process of Flower's.
@@ -59,6 +66,7 @@ def seconds(call: list[str], sources: Path) -> float:
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / "fedstill-start")
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "notes.txt").touch()  # so that it is no free folder for a run
         done = subprocess.run(
             call, capture_output=True, text=True, env=environment, cwd=folder, check=False
         )

@@ -34,6 +34,7 @@ from fedstill.report import write_report
 from fedstill.result import Inputs, Result
 from fedstill.runs.folder import RunFolder
 from fedstill.runs.metrics import Holdings, Summary
+from fedstill.runs.place import refuse_unless_free, resumable
 from fedstill.runs.provenance import refuse_another_kernel, this_session
 from fedstill.runs.unpublished import Digests
 from fedstill.types import AnyMethod
@@ -56,12 +57,13 @@ def execute(
     ``engine`` replaces the engine that ``engine.name`` names.
     """
     objects = objects or UserObjects()
-    folder = RunFolder(Path(out)) if out is not None else None
+    path = None if out is None else Path(out)
+    folder = None if path is None else RunFolder(path)
     if resume:
-        folder = _existing_run(folder)
+        folder = RunFolder(resumable(path))
         request = merged(folder.read_config(), request)
-    elif folder is not None:
-        folder.refuse_unless_free()
+    elif path is not None:
+        refuse_unless_free(path)
     experiment, method = resolve_with_method(request, objects.method, objects.data)
     if engine is None:
         _refuse_unless_possible(experiment, objects)
@@ -149,16 +151,6 @@ def _refuse_unless_possible(experiment: Experiment, objects: UserObjects) -> Non
                 "engine.name = 'flower': give the method and the model by name, "
                 "because other processes build them"
             )
-
-
-def _existing_run(folder: RunFolder | None) -> RunFolder:
-    if folder is None:
-        raise RequestError("--resume: name the run's folder with --out")
-    if not folder.holds_run:
-        raise RequestError(
-            f"--resume: there is no run in {folder.path}; drop --resume to start one"
-        )
-    return folder
 
 
 def _first_summary(built: BuiltExperiment) -> Summary:

@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,15 +17,18 @@ from fedstill.tune import OBJECTIVES
 from fedstill.tune.space import SEARCHES
 from fedstill.tune.study import PRUNERS, SAMPLERS
 
-# Imports the command line as its script does, and says afterwards whether PyTorch came with it.
+# Imports the command line as its script does, and says afterwards whether PyTorch came with it, and
+# whether a process was started.
 SCRIPT = """
 import sys
+started = set()
+sys.addaudithook(lambda event, _: started.add(event) if event == "subprocess.Popen" else None)
 from fedstill.cli import main
 sys.argv = ["fedstill", *sys.argv[1:]]
 try:
     main()
 finally:
-    print("HEAVY", sorted({"torch", "pyarrow", "flwr", "jinja2"} & set(sys.modules)))
+    print("HEAVY", sorted({"torch", "pyarrow", "flwr", "jinja2"} & set(sys.modules) | started))
 """
 
 AT_ONCE = {
@@ -51,14 +55,51 @@ AT_ONCE = {
     "run fedavg --config nowhere.toml": 2,
     "run fedavg --engine cloud": 2,
     "run fedavg --no-such-option": 2,
+    "run fedavg --data nosuch": 2,
+    "run fedavg --data ./nosuch.csv": 2,
+    "run fedavg --data mnist --data-dir DIR/nosuch": 2,
+    "run fedavg --data mnist --data-dir DIR/other": 2,
+    "run fedavg --set data.name=nosuch": 2,
+    "run --config DIR/wrong-data.toml": 2,
+    "run fedavg --out DIR/other": 2,
+    "run fedavg --out DIR/run": 2,
+    "run fedavg --out DIR/wrong-data.toml": 2,
+    "run --resume": 2,
+    "run --resume --out DIR/nosuch": 2,
+    "run --resume --out DIR/other": 2,
+    "evaluate DIR/run --models nosuch": 2,
+    "compare DIR/run --target 90": 2,
+    "report DIR/run --port 80": 2,
+    "report DIR/run --serve --out page.html": 2,
     "privacy --help": 0,
     "deploy --help": 0,
-} | {f"{name} --help": 0 for name in ("audit", "compare", "evaluate", "export", "new", "partition")}
+}
+AT_ONCE |= {
+    f"{name} --help": 0 for name in ("audit", "compare", "evaluate", "export", "new", "partition")
+}
+AT_ONCE |= {
+    f"{name} DIR/{place}": 2
+    for name in ("compare", "report", "report --serve", "show", "evaluate", "export", "tune")
+    for place in ("nosuch", "other", "empty")
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, a folder of something else, an empty one, and a file; there is no ``nosuch``."""
+    folder = tmp_path_factory.mktemp("folders")
+    for name in ("run", "other", "empty"):
+        (folder / name).mkdir()
+    (folder / "run" / "config.toml").touch()
+    (folder / "run" / "model.safetensors").touch()
+    (folder / "other" / "notes.txt").touch()
+    (folder / "wrong-data.toml").write_text("method = 'fedavg'\ndata = 'nosuch'\n")
+    return folder
 
 
 @pytest.mark.parametrize("command", AT_ONCE)
-def test_nothing_heavy_is_imported(command: str) -> None:
-    call = [sys.executable, "-c", SCRIPT, *command.split()]
+def test_nothing_heavy_is_imported(command: str, folders: Path) -> None:
+    call = [sys.executable, "-c", SCRIPT, *command.replace("DIR", str(folders)).split()]
     done = subprocess.run(call, capture_output=True, text=True, timeout=60)
     assert done.returncode == AT_ONCE[command], done.stderr
     assert done.stdout.splitlines()[-1] == "HEAVY []"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fedstill.config import resolve
 from fedstill.config.early import refuse_early
 from fedstill.config.index import index
 from fedstill.config.nested import nested
+from fedstill.data import load
 from fedstill.errors import RequestError
 from fedstill.methods import METHODS
 from fedstill.models import MODELS
@@ -68,6 +70,62 @@ def test_an_early_refusal_has_the_words_of_the_late_one(request_: dict[str, Any]
     with pytest.raises(RequestError) as early:
         refuse_early(nested(request_))
     assert str(early.value) == str(late.value)
+
+
+WRONG_DATA: list[dict[str, str]] = [
+    {"name": "nosuch"},
+    {"name": "  "},
+    {"name": "nosuch.csv"},
+    {"name": "~nobody-here/data"},
+    {"name": "a\0b"},
+    {"name": "a" * 5000},
+    {"name": "own.data:load"},
+    {"name": "mnist", "dir": "nosuch"},
+    {"name": "mnist", "dir": "held"},
+    {"name": "nosuch", "dir": "held"},
+    {"name": "", "dir": "held"},
+]
+
+
+@pytest.mark.parametrize("data", WRONG_DATA, ids=lambda data: str(data)[:60])
+def test_data_that_are_not_there_are_refused_in_the_same_words(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "held" / "cifar10").mkdir(parents=True)
+    (tmp_path / "held" / "cifar10" / "train.parquet").touch()
+    monkeypatch.chdir(tmp_path)
+    request = {"method": "fedavg", "data": data}
+    with pytest.raises(RequestError) as late:
+        load(resolve(request).data)
+    with pytest.raises(RequestError) as early:
+        refuse_early(request)
+    assert str(early.value) == str(late.value)
+
+
+RIGHT_DATA: list[dict[str, str]] = [
+    {"name": "digits"},
+    {"name": "digits", "dir": "nosuch"},
+    {"name": "mnist"},
+    {"name": "hub:OWNER/NAME"},
+    {"name": "hub:OWNER/NAME", "dir": "nosuch"},
+    {"name": "digit-five", "dir": "held"},
+    {"name": "cifar10", "dir": "held"},
+    {"name": "held/cifar10"},
+    {"name": "held/cifar10", "dir": "nosuch"},
+]
+
+
+@pytest.mark.parametrize("data", RIGHT_DATA, ids=str)
+def test_data_that_may_be_there_are_left_to_loading(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "held" / "cifar10").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    refuse_early({"method": "fedavg", "data": data})
+
+
+def test_data_are_left_to_a_user_supplied_method_which_may_prefer_others() -> None:
+    refuse_early({"method": "nowhere:Method", "data": {"name": "nosuch"}})
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import fedstill
 from fedstill.cli import app
 from fedstill.errors import RequestError
-from fedstill.evaluate import Evaluated
+from fedstill.evaluate import Evaluated, evaluation
 from fedstill.records import SyntheticSet
 from fedstill.runs.sets import load_set, save_sets
 from fedstill.steps.training import Training
@@ -129,6 +129,26 @@ def test_wrong_requests_are_explained(run: Path, tmp_path: Path) -> None:
         fedstill.evaluate(tmp_path)
     with pytest.raises(RequestError, match="no such file or folder; name a run folder"):
         fedstill.evaluate(tmp_path / "none")
+
+
+def test_a_wrong_network_is_refused_before_anything_is_scored(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("scored before the refusal")
+
+    monkeypatch.setattr(evaluation, "_score_model", never)
+    monkeypatch.setattr(evaluation, "_score_set", never)
+    monkeypatch.setattr(evaluation, "load_data", never)
+    for models in ("nosuch", "mlp,nosuch", ["mlp", "nosuch"]):
+        with pytest.raises(RequestError, match="model: no model 'nosuch'; valid: "):
+            fedstill.evaluate(run, models=models)
+    with pytest.raises(RequestError, match="no model 'nosuch'"):
+        fedstill.evaluate(run / "model.safetensors", models="nosuch")
+    with pytest.raises(RequestError, match=r"model\.widht: no such setting"):
+        fedstill.evaluate(run, models="mlp", set={"mlp.widht": 4})
+    with pytest.raises(RequestError, match="the networks are: mlp"):
+        fedstill.evaluate(run, models="mlp", set={"convnet.width": 4})
 
 
 def test_a_cut_file_or_one_with_no_images_is_refused(run: Path, tmp_path: Path) -> None:

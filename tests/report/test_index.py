@@ -12,7 +12,7 @@ from fedstill.errors import RequestError
 from fedstill.report import write_report
 from fedstill.report.index_page import index_page
 from fedstill.report.serve import LiveServer, open_server
-from fedstill.report.source import runs_in
+from fedstill.runs.place import runs_in
 from tests.report.folders import NASTY, written_run
 from tests.waiting import FOREVER
 

@@ -18,7 +18,8 @@ from fedstill.models import MLP
 from fedstill.records import SERVER, SyntheticSet
 from fedstill.rng import Rng
 from fedstill.runs.find import run_of
-from fedstill.runs.sets import load_set, set_file
+from fedstill.runs.place import set_file
+from fedstill.runs.sets import load_set
 from fedstill.scaling import Scaling
 from fedstill.steps.fit import fit
 from fedstill.steps.training import Training

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedstill.draw.console import Console
+from fedstill.runs.place import refuse_unless_comparable
 
 if TYPE_CHECKING:
     from fedstill.report.comparison import Comparison
@@ -39,6 +40,7 @@ def compare_command(
     CSV, Markdown and LaTeX, and the figures as SVG and PNG, next to the page. Existing files are
     kept, unless --overwrite is given.
     """
+    refuse_unless_comparable(runs, target)
     from fedstill.report.compare_page import free_name, write_comparison
     from fedstill.report.comparison import compare
 

@@ -9,9 +9,11 @@ from rich.text import Text
 
 import fedstill
 from fedstill.cli import options
+from fedstill.config.early import model_names
 from fedstill.config.nested import parse_override
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_percent
+from fedstill.runs.place import refuse_unless_set_or_model
 
 if TYPE_CHECKING:
     from fedstill.evaluate.evaluated import Evaluated
@@ -89,9 +91,11 @@ def evaluate_command(
     last round are tested. A set is scored by newly initialised networks that are trained on it
     alone: mean and standard deviation over several of them, for each architecture in --models.
     """
+    refuse_unless_set_or_model(source)
+    names = model_names(models)
     evaluated = fedstill.evaluate(
         source,
-        models=models,
+        models=names,
         networks=networks,
         epochs=epochs,
         steps=steps,

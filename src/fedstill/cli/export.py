@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fedstill.draw.console import Console
+from fedstill.runs.place import refuse_unless_set, set_file
 
 _SUFFIX = {"parquet": ".parquet", "npz": ".npz"}
 
@@ -25,8 +26,9 @@ def export_command(
     SET is a set file, or a run folder (its last round). Images have 8 bits per channel; `--to npz`
     keeps the exact values.
     """
+    refuse_unless_set(source)
     from fedstill.evaluate.export import export_set
-    from fedstill.runs.sets import load_set, set_file
+    from fedstill.runs.sets import load_set
 
     stored = load_set(source)
     if out is None:

@@ -7,6 +7,7 @@ import typer
 
 from fedstill.draw.console import Console
 from fedstill.errors import RequestError
+from fedstill.runs.place import refuse_unless_runs
 
 
 def report_command(
@@ -29,16 +30,17 @@ def report_command(
     then the page lists all the runs in it, to sort and filter. With --serve the page is at a local
     address and follows the runs, also through restarts; Ctrl-C stops it.
     """
+    if serve and out is not None:
+        raise RequestError("--out: --serve writes no file; leave one of them out")
+    if port is not None and not serve:
+        raise RequestError("--port: only used with --serve; add it")
+    refuse_unless_runs(run)
     console = Console(highlight=False, soft_wrap=True)
     if serve:
         from fedstill.report.serve import serve as serve_live
 
-        if out is not None:
-            raise RequestError("--out: --serve writes no file; leave one of them out")
         serve_live(run, port, lambda address: console.print(f"live at {address} (Ctrl-C stops it)"))
         return
-    if port is not None:
-        raise RequestError("--port: only used with --serve; add it")
     from fedstill.report import write_report
 
     console.print(f"report: {write_report(run, out)}", markup=False)

@@ -8,11 +8,12 @@ import typer
 import fedstill
 from fedstill.cli import options
 from fedstill.config.early import refuse_early
-from fedstill.config.nested import merged, parse_override
+from fedstill.config.nested import Table, merged, parse_override
 from fedstill.config.request import requested
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import counted, in_bytes, in_percent, in_time
 from fedstill.engine.ahead import started_ahead, workers_expected
+from fedstill.runs.place import refuse_unless_free, resumable
 
 if TYPE_CHECKING:
     from fedstill.runs.metrics import RoundMetrics, Summary
@@ -112,8 +113,7 @@ def run_command(
     }
     settings = dict(parse_override(text) for text in set_ or ())
     request = merged(*requested(chosen, settings, config))
-    if not resume:  # whose request is the rest of the run's own
-        refuse_early(request)
+    _refuse_early(request, out, resume)
     with started_ahead(0 if resume else workers_expected(request)):
         result = fedstill.run(
             **chosen, out=out, resume=resume, config=config, set=settings, track=track or ()
@@ -123,6 +123,16 @@ def run_command(
         _print_domains(result.metrics[-1])
     if json:
         options.print_json(result.summary)
+
+
+def _refuse_early(request: Table, out: Path | None, resume: bool) -> None:
+    """Refuse what can be refused before PyTorch is imported and a worker is started."""
+    if resume:  # the rest of the request is the run's own
+        resumable(out)
+        return
+    refuse_early(request)
+    if out is not None:
+        refuse_unless_free(out)
 
 
 def _print_domains(last: "RoundMetrics") -> None:

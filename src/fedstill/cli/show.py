@@ -8,6 +8,7 @@ from rich.progress import Progress
 
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import counted
+from fedstill.runs.place import rounds_to_show
 
 
 def show_command(
@@ -31,6 +32,7 @@ def show_command(
     RUN is a run folder. Each set is drawn twice: clipped to the valid pixel range, and stretched
     to the range of its values.
     """
+    rounds_to_show(run, round_ or ())
     from fedstill.draw.sets import show
     from fedstill.observe.progress import ProgressConsole
 

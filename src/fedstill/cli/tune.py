@@ -9,6 +9,7 @@ import fedstill
 from fedstill.cli import options
 from fedstill.draw.console import Console
 from fedstill.draw.numbers import in_bytes, in_percent
+from fedstill.runs.place import refuse_unless_set
 
 if TYPE_CHECKING:
     from fedstill.tune import Tuned
@@ -83,6 +84,7 @@ def tune_command(
     and tested on the rest: nothing is sent. The best one is written as a configuration: `fedstill
     run --config winner.toml fedavg`. After Ctrl-C, --study resumes the study.
     """
+    refuse_unless_set(source)
     tuned = fedstill.tune(
         source,
         trials=trials,

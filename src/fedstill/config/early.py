@@ -1,17 +1,18 @@
 """Refusing a wrong request before PyTorch is imported.
 
 ``resolve`` checks everything and stays the authority. What is checked here is a part of it, in the
-same words, from ``index.json`` in place of the classes: names, keys, types and ranges. It lets a
-user correct a typing error in a third of a second.
+same words, from ``index.json`` in place of the classes: names, keys, types and ranges, and whether
+the data are where the request says. It lets a user correct a typing error in a third of a second.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedstill.config.experiment import Experiment
 from fedstill.config.index import Entry, index
 from fedstill.config.nested import convert
 from fedstill.config.request import spelled_out
+from fedstill.data.local import refuse_absent
 from fedstill.errors import RequestError, did_you_mean
 
 
@@ -25,11 +26,29 @@ def refuse_early(request: Mapping[str, Any]) -> None:
         raise RequestError("method: which one? `fedstill list methods` shows them")
     _refuse_section("method", experiment.method, index().methods)
     if "model" in table:
-        _refuse_section("model", experiment.model, index().models)
+        refuse_model(experiment.model)
     if "partition" in table:
         from fedstill.data.partition.rules import parse_partition  # here: it imports NumPy
 
         parse_partition(experiment.partition)
+    if ":" not in experiment.method["name"]:  # a user's own may prefer other data
+        refuse_absent(experiment.data)
+
+
+def model_names(given: str | Sequence[str] | None) -> list[str] | None:
+    """Names of networks, in a list or between commas. Unknown ones are refused."""
+    if given is None:
+        return None
+    listed = given.split(",") if isinstance(given, str) else given
+    names = [name for each in listed if (name := each.strip())]
+    for name in names:
+        refuse_model({"name": name})
+    return names
+
+
+def refuse_model(section: Mapping[str, Any]) -> None:
+    """Refuse a ``[model]`` section whose name or settings are not known."""
+    _refuse_section("model", section, index().models)
 
 
 def _refuse_section(kind: str, section: Mapping[str, Any], known: Mapping[str, Entry]) -> None:

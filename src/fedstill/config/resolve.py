@@ -9,7 +9,6 @@ without the rest are resolved alone: ``resolve_model``, ``resolve_partitioning``
 import dataclasses
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,8 +29,9 @@ from fedstill.config.nested import (
 )
 from fedstill.config.registry import build_method, find_method, find_model, settings_of
 from fedstill.config.request import check_types, spelled_out
-from fedstill.data import CHARACTERS, SOURCES, Dataset, DataSettings, parse_partition
+from fedstill.data import Dataset, DataSettings, parse_partition
 from fedstill.data.expected import Expected, expected_from, expected_of
+from fedstill.data.local import with_full_paths
 from fedstill.errors import RequestError, did_you_mean
 from fedstill.methods import METHODS, STARTS
 from fedstill.models import DEFAULT_MODEL
@@ -83,7 +83,7 @@ def resolve_with_method(
         method={"name": experiment.method["name"], **without_none(as_table(method))},
         model=resolve_model(experiment.model),
         engine=_resolve_engine(experiment.engine, experiment.device),
-        data=_with_full_paths(experiment.data),
+        data=with_full_paths(experiment.data),
         wire=_resolve_wire(experiment.wire, method),
         start=_resolve_start(experiment),
     )
@@ -120,7 +120,7 @@ def resolve_partitioning(request: Mapping[str, Any]) -> Partitioning:
             raise RequestError(f"{key}: the partition does not depend on it; leave it out")
     part = convert(table, Partitioning, "")
     parse_partition(part.partition)
-    return dataclasses.replace(part, data=_with_full_paths(part.data))
+    return dataclasses.replace(part, data=with_full_paths(part.data))
 
 
 def check_device(device: str) -> torch.device:
@@ -231,26 +231,6 @@ def _check_faults(experiment: Experiment) -> None:
             "engine.round_timeout is shorter: set engine.round_timeout, or raise "
             "faults.slow_seconds"
         )
-
-
-def _with_full_paths(data: DataSettings) -> DataSettings:
-    """Paths in full, so that the run can be resumed from any folder."""
-
-    def full(path: str) -> str:
-        return str(Path(path).expanduser().resolve())
-
-    local = data.name not in SOURCES and not data.name.startswith("hub:")
-    try:
-        in_dir = data.dir is not None and (Path(data.dir).expanduser() / data.name).exists()
-        name = full(data.name) if local and not in_dir and Path(data.name).exists() else data.name
-        folder = data.dir and full(data.dir)
-        vocabulary = data.vocabulary
-        if vocabulary is not None and vocabulary != CHARACTERS:
-            vocabulary = full(vocabulary)
-    except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, a nobody's home
-        reason = getattr(error, "strerror", None) or str(error)
-        raise RequestError(f"data: a name or folder cannot be used as a path: {reason}") from error
-    return dataclasses.replace(data, name=name, dir=folder, vocabulary=vocabulary)
 
 
 def _resolve_wire(wire: WireSettings, method: AnyMethod) -> WireSettings:

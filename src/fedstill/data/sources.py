@@ -14,6 +14,7 @@ from fedstill.data.decoded import Decoded
 from fedstill.data.expected import PLAIN_TEXT
 from fedstill.data.folder import is_image_folder, is_site_folder, read_image_folder
 from fedstill.data.images import resize_images
+from fedstill.data.local import expanded, find_local, is_local
 from fedstill.data.natural import check_domains, join, keep_domains
 from fedstill.data.npz import read_npz
 from fedstill.data.reading import Reading, refuse_other_kind
@@ -21,7 +22,7 @@ from fedstill.data.scaling import choose_scaling
 from fedstill.data.settings import DataSettings
 from fedstill.data.table_files import SUFFIXES as TABLES
 from fedstill.data.table_files import find_tables, split_files
-from fedstill.errors import RequestError, did_you_mean
+from fedstill.errors import RequestError
 from fedstill.records import Split
 from fedstill.scaling import Scaling
 
@@ -38,8 +39,6 @@ def load(settings: DataSettings, *, cache_dir: Path | None = None) -> Dataset:
 
 
 def _load(settings: DataSettings, cache_dir: Path | None) -> Dataset:
-    if not settings.name.strip():
-        raise RequestError(f"data.name is empty{did_you_mean('', SOURCES)}")
     source = SOURCES.get(settings.name)
     text = source.text if source else _is_plain_text(settings)
     reading = Reading.of(settings, source, text)
@@ -77,18 +76,18 @@ def _find(
     settings: DataSettings, source: Source | None, reading: Reading, cache_dir: Path | None
 ) -> tuple[str, Decoded, str]:
     """The data set's name, its records and their fingerprint, wherever they come from."""
-    name = settings.name
+    name, local = settings.name, is_local(settings)
     if source is not None and source.built_in:
         return name, *_built_in(name, settings)
-    if source is not None and source.parts and not _whole(settings):
+    if source is not None and source.parts and not local:
         return name, *_from_parts(source, settings, reading, cache_dir)
     if name.startswith("hub:"):
         hub_id = name.removeprefix("hub:")
         short = hub_id.rpartition("/")[2]
         return hub_id, *_from_hub(hub_id, hub_id, short, reading, cache_dir)
-    if source is not None and source.hub is not None and settings.dir is None:
+    if source is not None and source.hub is not None and not local:
         return name, *_from_hub(source.hub, name, name, reading, cache_dir)
-    path = _find_local(settings)
+    path = find_local(settings)
     full = path.resolve()  # "." has no name
     if source is None:
         name = full.stem if full.is_file() else full.name
@@ -116,15 +115,8 @@ def _built_in(name: str, settings: DataSettings) -> tuple[Decoded, str]:
 
 def _is_plain_text(settings: DataSettings) -> bool:
     """Whether the name means a plain text, or a folder with one."""
-    path = Path(settings.dir or ".").expanduser() / Path(settings.name).expanduser()
+    path = expanded(settings.dir or ".") / expanded(settings.name)
     return path.suffix == ".txt" or (path / PLAIN_TEXT).is_file()
-
-
-def _whole(settings: DataSettings) -> bool:
-    """Whether ``dir`` holds the data set as one pair of tables, with all its domains."""
-    if settings.dir is None:
-        return False
-    return bool(split_files(Path(settings.dir).expanduser() / settings.name, "train"))
 
 
 def _from_parts(
@@ -160,34 +152,6 @@ def _part(
         f"data set '{source.name}': its domain '{part.domain}' is not on the hub; give --data-dir "
         f"DIR with DIR/{folder}/train.parquet and test.parquet, or leave it out: "
         f"--set 'data.domains={json.dumps(others)}'"
-    )
-
-
-def _find_local(settings: DataSettings) -> Path:
-    """The folder or file that the name means; names in ``dir`` come before paths."""
-    name = settings.name
-    path = Path(name).expanduser()
-    if settings.dir is not None:
-        folder = Path(settings.dir).expanduser()
-        inside = folder / name
-        if inside.exists():
-            return inside
-        if name in SOURCES or not path.exists():
-            raise RequestError(_absent(name, folder))
-    if path.exists():
-        return path
-    if "/" in name or "\\" in name or name.startswith(("~", ".")) or path.suffix:
-        raise RequestError(f"data '{name}': no such file or folder")
-    raise RequestError(f"unknown data set '{name}'{did_you_mean(name, SOURCES)}")
-
-
-def _absent(name: str, folder: Path) -> str:
-    if not folder.is_dir():
-        return f"data.dir '{folder}': no such folder"
-    held = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(split_files(p, "train")))
-    return (
-        f"data set '{name}': neither {folder / name / 'train.parquet'} nor "
-        f"{folder / name / 'test.parquet'} exists; {folder} holds: {', '.join(held) or 'none'}"
     )
 
 

@@ -19,6 +19,7 @@ from fedstill.draw.pen import SCALE, Pen, fitted, text_width
 from fedstill.errors import RequestError
 from fedstill.files import replacing
 from fedstill.records import SERVER
+from fedstill.runs.place import rounds_to_show
 from fedstill.runs.sets import StoredSet, load_set
 from fedstill.types import silent
 
@@ -72,24 +73,7 @@ def show(
 
     ``rounds`` and ``clients``: only these; empty: all. A client's sheet alone has no overview.
     """
-    if not run_folder.is_dir():
-        raise RequestError(
-            f"{run_folder}: no such folder; name a run folder, such as runs/feddm-digits-001"
-        )
-    kept = {
-        int(file.stem.rpartition("-")[2]): file
-        for file in sorted((run_folder / "synthetic").glob("round-*.safetensors"))
-    }
-    if not kept:
-        raise RequestError(
-            f"{run_folder}: no synthetic sets; its method makes none, or no round ended"
-        )
-    if missing := sorted(set(rounds) - kept.keys()):
-        raise RequestError(
-            f"--round {missing[0]}: no set of that round; kept are rounds: "
-            f"{', '.join(map(str, kept))}"
-        )
-    chosen = [file for number, file in kept.items() if number in rounds or not rounds]
+    chosen = rounds_to_show(run_folder, rounds).values()
     written: list[Path] = []
     for done, file in enumerate(chosen, 1):
         written += draw_round(load_set(file), out or run_folder / "pictures", clients)

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from fedstill.build import network_task
+from fedstill.config.early import model_names, refuse_model
 from fedstill.config.nested import Table, convert, nested
 from fedstill.data import Dataset, Records, kind_of
 from fedstill.draw.numbers import counted, in_percent
@@ -28,7 +29,8 @@ from fedstill.records import SyntheticSet
 from fedstill.rng import Rng
 from fedstill.runs.find import load_data, refuse_other_data, run_of
 from fedstill.runs.folder import RunFolder
-from fedstill.runs.sets import StoredSet, load_set, unopened
+from fedstill.runs.place import model_and_set, unopened
+from fedstill.runs.sets import StoredSet, load_set
 from fedstill.steps.from_scratch import train_from_scratch
 from fedstill.steps.scores import Scores, score
 from fedstill.steps.training import Training
@@ -85,8 +87,7 @@ def evaluate(
     if networks < 1:
         raise RequestError(f"--networks: at least 1 (it is {networks})")
     path, report = Path(source), progress if callable(progress) else _report(progress)
-    if isinstance(models, str):
-        models = [name.strip() for name in models.split(",") if name.strip()]
+    models = model_names(models)
     options = {
         "learning_rate": learning_rate,
         "momentum": momentum,
@@ -102,6 +103,7 @@ def evaluate(
     open_length = training is None and epochs is None and steps is None
     run = run_of(path)
     has_model, has_set = _contents(path)
+    tables = _checked(model_tables(models, nested(set or {}), run)) if has_set else []
     dataset = load_data(run, data, None if data_dir is None else os.fspath(data_dir))
     of_model: NetworkScores | None = None
     of_set: list[NetworkScores] = []
@@ -115,7 +117,7 @@ def evaluate(
             stored = load_set(path)
             refuse_other_data(path, stored, dataset)
             images, round_ = len(stored), stored.metadata.round
-            for table in model_tables(models, nested(set or {}), run):
+            for table in tables:
                 trained = SetTraining(how, networks, device, seed, report, steps, open_length)
                 scores, trained_for = _score_set(table, stored, dataset, trained)
                 of_set.append(scores)
@@ -204,14 +206,18 @@ def model_tables(
     return [{**table, **settings.get(table["name"], {})} for table in tables]
 
 
+def _checked(tables: list[Table]) -> list[Table]:
+    """These tables: a wrong setting is refused before the first of them is trained."""
+    for table in tables:
+        if table["name"] in MODELS:
+            refuse_model(table)
+    return tables
+
+
 def _contents(path: Path) -> tuple[bool, bool]:
     """Whether there is a model, and whether there is a set."""
     if path.is_dir():
-        has_model = (path / "model.safetensors").exists()
-        has_set = any((path / "synthetic").glob("round-*.safetensors"))
-        if not has_model and not has_set:
-            raise RequestError(f"{path}: neither a model nor a synthetic set; is it a run folder?")
-        return has_model, has_set
+        return model_and_set(path)
     _, header = _read(path)
     return "model" in header, "model" not in header
 

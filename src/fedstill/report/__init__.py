@@ -5,7 +5,8 @@ from pathlib import Path
 from fedstill.files import write_atomically
 from fedstill.report.index_page import write_index
 from fedstill.report.page import report_page
-from fedstill.report.source import open_run, runs_in
+from fedstill.report.source import open_run
+from fedstill.runs.place import runs_in
 
 __all__ = ["write_report"]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from fedstill.errors import RequestError
 from fedstill.report.labels import labels, settings_of
-from fedstill.report.source import RunView, open_run, runs_in
+from fedstill.report.source import RunView, open_run
+from fedstill.runs.place import nothing_to_compare, refuse_unless_comparable, runs_meant
 
 _ROUNDING = 1e-9  # a mean of 0.65 may come out as a little less
 
@@ -123,8 +124,7 @@ def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
 
     A folder that holds run folders stands for all of them.
     """
-    if target is not None and not 0 < target <= 1:
-        raise RequestError(f"--target {target}: give an accuracy between 0 and 1, e.g. 0.9")
+    refuse_unless_comparable(folders, target)
     runs, left_out = _readable(folders)
     runs, others = _same_data(runs)
     entries = _entries(runs)
@@ -134,14 +134,13 @@ def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
 def _readable(folders: Sequence[Path]) -> tuple[list[RunView], list[str]]:
     runs: list[RunView] = []
     left_out: list[str] = []
-    named = (run for folder in folders for run in runs_in(folder) or [folder])
-    for folder in dict.fromkeys(named):
+    for folder in runs_meant(folders):
         try:
             runs.append(open_run(folder))
         except RequestError as error:
             left_out.append(str(error))
     if not runs:
-        raise RequestError("compare: " + ("; ".join(left_out) or "name some run folders"))
+        raise nothing_to_compare(left_out)
     return runs, left_out
 
 

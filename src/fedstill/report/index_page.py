@@ -12,7 +12,8 @@ from fedstill.draw.canvas import Place
 from fedstill.errors import RequestError
 from fedstill.files import write_atomically
 from fedstill.report.embed import page
-from fedstill.report.source import RunView, open_run, report_link, runs_in, tag_of
+from fedstill.report.source import RunView, open_run, report_link, tag_of
+from fedstill.runs.place import runs_in
 from fedstill.version import VERSION
 
 SCRIPTS = ("scales.js", "chart.js", "link.js", "tables.js", "index.js")

@@ -18,7 +18,8 @@ from typing import Any
 from fedstill.errors import FedstillError, RequestError
 from fedstill.report.index_page import address, index_page
 from fedstill.report.page import report_page
-from fedstill.report.source import open_run, runs_in, tag_of
+from fedstill.report.source import open_run, tag_of
+from fedstill.runs.place import refuse_unless_runs, runs_in
 from fedstill.version import VERSION
 
 HOST = "127.0.0.1"
@@ -76,8 +77,7 @@ class LiveServer(ThreadingHTTPServer):
 
 def open_server(folder: Path, port: int | None) -> LiveServer:
     """A server on this port, or on the first free one."""
-    if not runs_in(folder):
-        open_run(folder)  # a folder without a run is refused at once
+    refuse_unless_runs(folder)
     for candidate in range(_FIRST, _FIRST + _TRIES) if port is None else (port,):
         try:
             return LiveServer(folder, candidate)

@@ -18,12 +18,12 @@ from fedstill.config.nested import Table, flat, read_toml
 from fedstill.errors import UNREADABLE, RequestError
 from fedstill.runs.forecast import Forecast
 from fedstill.runs.metrics import Confusion, Holdings, RoundMetrics, Summary
+from fedstill.runs.place import refuse_unless_run
 from fedstill.runs.provenance import Session, sessions_in
 from fedstill.version import VERSION
 
 T = TypeVar("T")
 
-_DEPTH = 4  # reproductions/RECIPE/SCALE/CELL
 _LARGEST = 2**63  # (and no comparison with NaN is true)
 
 
@@ -62,41 +62,12 @@ class RunView:
         return f"{self.summary['method']} on {self.summary['data']}"
 
 
-def is_run(path: Path) -> bool:
-    """Whether a run was begun in this folder."""
-    return any((path / name).is_file() for name in ("config.toml", "summary.json"))
-
-
-def runs_in(folder: Path, depth: int = _DEPTH) -> list[Path]:
-    """The run folders inside a folder that is none itself, in the order of their names.
-
-    Links are not followed: nothing outside the folder is read.
-    """
-    if not folder.is_dir() or is_run(folder):
-        return []
-    found: list[Path] = []
-    for inside in sorted(folder.iterdir()):
-        if inside.is_symlink() or not inside.is_dir() or inside.name.startswith("."):
-            continue
-        if is_run(inside):
-            found.append(inside)
-        elif depth > 1:
-            found += runs_in(inside, depth - 1)
-    return found
-
-
 def open_run(path: Path) -> RunView:
     """The run in this folder."""
-    if not path.is_dir():
-        what = "not a folder" if path.exists() else "no such folder"
-        raise RequestError(f"{path}: {what}; name a run folder, such as runs/feddm-digits-001")
-    if not any(path.iterdir()):
-        raise RequestError(f"{path}: an empty folder; name a run folder")
+    refuse_unless_run(path)
     notes: list[str] = []
     config = _config(path, notes)
     summary = _summary(path, notes)
-    if config is None and summary is None:
-        raise RequestError(f"{path}: no run here (neither config.toml nor summary.json)")
     rounds = _rounds(path, notes)
     return RunView(
         path=path,

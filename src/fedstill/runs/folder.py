@@ -23,7 +23,6 @@ unpublished/        with privacy on: what must not be published; partition.safet
 import fcntl
 import itertools
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,9 +36,9 @@ from fedstill.config import changed_keys
 from fedstill.config.nested import Table, read_toml
 from fedstill.data import Partition
 from fedstill.errors import UNREADABLE, RequestError, RunError, printable
-from fedstill.files import TEMPORARY, append_line, sweep, write_atomically
+from fedstill.files import append_line, sweep, write_atomically
 from fedstill.records import SyntheticSet
-from fedstill.runs import unpublished
+from fedstill.runs import place, unpublished
 from fedstill.runs.checkpoint import Checkpoints
 from fedstill.runs.forecast import Forecast
 from fedstill.runs.metrics import Confusion, Holdings, RoundMetrics, Summary
@@ -48,9 +47,6 @@ from fedstill.runs.sets import SetMetadata, save_sets, set_name
 from fedstill.runs.unpublished import Digests
 from fedstill.types import Params
 from fedstill.wire import tree
-
-# What a run that was killed before it existed may leave behind.
-_LEFTOVER = re.compile(rf"\.lock|partition\.safetensors|unpublished|{TEMPORARY.pattern}")
 
 _MOST_KEPT = 2**20  # of a refused message or a traceback: enough to see what it was
 
@@ -82,24 +78,7 @@ class RunFolder:
     @property
     def holds_run(self) -> bool:
         """Whether a run was begun here."""
-        try:
-            return (self.path / "config.toml").exists()
-        except OSError as error:
-            raise RequestError(f"--out {self.path}: {error.strerror}; name another one") from error
-
-    def refuse_unless_free(self) -> None:
-        """A folder that holds anything is left alone."""
-        if self.holds_run:
-            raise RequestError(
-                f"--out {self.path}: this folder holds another run; resume it with --resume, "
-                "or name another folder"
-            )
-        foreign = self.path.exists() and (
-            not self.path.is_dir()
-            or any(not _LEFTOVER.fullmatch(p.name) for p in self.path.iterdir())
-        )
-        if foreign:
-            raise RequestError(f"--out {self.path}: not an empty folder; name another one")
+        return place.holds_run(self.path)
 
     @property
     def unpublished(self) -> Path:
@@ -127,7 +106,7 @@ class RunFolder:
 
     def create(self, config: Table, partition: Partition, digests: Digests) -> None:
         """Begin a run here. The configuration comes last: with it the run exists."""
-        self.refuse_unless_free()
+        place.refuse_unless_free(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._acquire()

@@ -23,6 +23,7 @@ from torch.utils.data import Dataset as TorchDataset
 from fedstill.errors import RequestError, is_printable
 from fedstill.files import read_safetensors, write_atomically
 from fedstill.records import SERVER, SyntheticSet, union
+from fedstill.runs.place import set_file, unopened
 from fedstill.scaling import Scaling
 from fedstill.wire import TensorSpec, tree
 
@@ -91,24 +92,6 @@ def save_sets(path: Path, sets: Mapping[int, SyntheticSet], metadata: SetMetadat
 def set_name(round: int) -> str:
     """The file name of a round's sets."""
     return f"round-{round:04d}.safetensors"
-
-
-def set_file(path: Path) -> Path:
-    """The file that is meant: ``path`` itself, or the last round's set of a run folder."""
-    if not path.is_dir():
-        return path
-    rounds = sorted((path / "synthetic").glob("round-*.safetensors"))
-    if not rounds:
-        raise RequestError(f"{path}: no synthetic sets; its method makes none, or no round ended")
-    return rounds[-1]
-
-
-def unopened(path: str | os.PathLike[str], error: OSError) -> RequestError:
-    """A path that cannot be opened: why, and what to name instead."""
-    if isinstance(error, FileNotFoundError):
-        what = "name a run folder, such as runs/feddm-digits-001, or a file in it"
-        return RequestError(f"{path}: no such file or folder; {what}")
-    return RequestError(f"{path}: {error.strerror or error}")
 
 
 def load_set(path: str | os.PathLike[str]) -> StoredSet:

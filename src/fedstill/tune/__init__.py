@@ -19,7 +19,8 @@ from fedstill.observe.progress import ProgressConsole
 from fedstill.rng import Rng
 from fedstill.runs.find import run_of
 from fedstill.runs.folder import RunFolder
-from fedstill.runs.sets import StoredSet, load_set, set_file
+from fedstill.runs.place import set_file
+from fedstill.runs.sets import StoredSet, load_set
 from fedstill.tune.objective import Judge, held_out_rows
 from fedstill.tune.page import short, write_page
 from fedstill.tune.progress import watcher_for
