@@ -83,10 +83,10 @@ def test_the_radius_is_the_largest_difference_of_a_step() -> None:
         float(norm({k: 0.05 * (g - common[k]) for k, g in gradient.items()}))
         for gradient in (mean_gradient(state.params, s.images, s.labels) for s in sets.values())
     )
-    expected = 3 * one_step  # by default the server's rate times its three steps
+    expected = 10 * one_step  # 0.5 by default, the paper's rate times its steps
     assert SMALL.server(SERVER, state, answers).radius == pytest.approx(expected, rel=1e-4)
-    longer = dataclasses.replace(SMALL, radius_step=0.5)
-    assert longer.server(SERVER, state, answers).radius == pytest.approx(10 * one_step, rel=1e-4)
+    longer = dataclasses.replace(SMALL, radius_step=2.0)
+    assert longer.server(SERVER, state, answers).radius == pytest.approx(40 * one_step, rel=1e-4)
     fixed = dataclasses.replace(SMALL, adaptive_radius=False)
     assert fixed.server(SERVER, state, answers).radius == 5.0
     noisy = dataclasses.replace(SMALL, radius_noise=0.3).server(SERVER, state, answers).radius

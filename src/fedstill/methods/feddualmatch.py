@@ -26,7 +26,8 @@ Euclidean norms, of which no step of length 1 brings the images near; they are r
 squared ones, and ``squared = false`` is the formula as printed. The distance of line 13 is DC's
 (sum over rows of 1 - cosine, without vectors). The eta of line 10 is ambiguous. Its theorem sets
 the rate to c / T_g, and R to c times the difference: so eta_r = c = eta_m T_g, the length of a
-whole fit instead of one step of it; ``radius_step`` sets another value.
+whole fit instead of one step of it. With the paper's values that is 0.5, the default of
+``radius_step`` also where the server's fit is longer: a radius that grows with it does harm.
 
 With privacy on line 4 is unchanged; the real side of line 7 is one noisy release per iteration, as
 in FedDM (``target``, ``release_steps``), of the concatenation of the layers matched in it. Lines 9
@@ -90,6 +91,7 @@ class FedDualMatch(
     PRIVATE_DEFAULTS: ClassVar[Mapping[str, Any]] = {
         "iterations": 20,
         # Measured with this training, as FedDM's.
+        "radius_step": 2.0,
         "server_iterations": 100,
         "server_batch": 256,
         "server_schedule": "constant",
@@ -110,7 +112,7 @@ class FedDualMatch(
     pixel_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     radius: Annotated[float, Meta(ge=0)] = 5.0  # R_0
     adaptive_radius: bool = True  # off: R_0 in every round
-    radius_step: Annotated[float, Meta(gt=0)] | None = None  # eta_r; None: eta_m T_g
+    radius_step: Annotated[float, Meta(gt=0)] = 0.5  # eta_r
     radius_noise: Annotated[float, Meta(ge=0)] = 0.0  # sigma_r
     gradient_matching: bool = True
     gradient_rounds: Annotated[int, Meta(ge=1)] = 2  # M
@@ -215,9 +217,9 @@ class FedDualMatch(
             return dict(zip(weights, parts, strict=True))
 
         common = gradient(pool.images, pool.labels, pool.weights)
-        step = self.radius_step or self.server_learning_rate * self.steps_on(ctx.task)
         distances = [
-            norm(scaled(subtract(gradient(s.images, s.labels), common), step)) * trust[client]
+            norm(scaled(subtract(gradient(s.images, s.labels), common), self.radius_step))
+            * trust[client]
             for client, s in sets.items()
         ]
         noise = torch.randn((), generator=ctx.rng.at("radius").torch()) * self.radius_noise
