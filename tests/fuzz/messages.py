@@ -46,6 +46,8 @@ _METHODS = (
     "psg",
     "dynafed",
     "local-gm",
+    "real",
+    "sketch",
 )
 
 
