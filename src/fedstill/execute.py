@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.build import BuiltExperiment, UserObjects, build_resolved
+from fedstill.build.codecs import refuse_codecs_of_images
 from fedstill.config import Experiment
 from fedstill.config.nested import merged
 from fedstill.config.resolve import resolve_with_method
@@ -90,6 +91,7 @@ def _execute(
     built.method.upload(
         built.task
     )  # refuses settings that do not fit the model before any file is written
+    refuse_codecs_of_images(built)
     if folder is None:
         folder = RunFolder.claim(built.experiment.method["name"], built.dataset.name)
     observer = observer or Observer()

@@ -97,6 +97,8 @@ def test_the_resolved_table_is_complete_and_resolves_to_itself(tmp_path: Path) -
         ({"method": "fedavg", "partition": "dirichlet:-1"}, "partition"),
         ({"method": "fedavg", "partition": "dirichlt:1"}, "did you mean 'dirichlet"),
         ({"method": "fedavg", "wire": {"up": "float61"}}, "wire.up: no codec 'float61'"),
+        ({"method": "fedavg", "wire": {"up": 4}}, "wire.up: expected one of 'auto', 'float32',"),
+        ({"method": "fedavg", "wire": {"down": 4}}, "wire.down: expected one of 'float32',"),
         ({"method": "fedavg", "wire": {"sideways": "float32"}}, "wire.sideways: no such setting"),
         (
             {"method": "fedavg", "engine": "flour"},

@@ -166,6 +166,33 @@ def test_what_does_not_fit_the_levels_is_refused() -> None:
         Packed().unpack(b"\xff", (9,), 1)
 
 
+@pytest.mark.parametrize("packing", ["", "+zstd"])
+@pytest.mark.parametrize("bits", BITS)
+def test_levels_are_read_whole_or_not_at_all(bits: int, packing: str) -> None:
+    """Those of the context coder: tests/wire/test_context.py."""
+    pack = BIT_CODECS[f"bits{bits}{packing}"].packing
+    for seed in range(4):
+        source = np.random.default_rng(seed)
+        levels = source.integers(0, 2**bits, (3 + seed, 1, 8, 8)).astype(np.uint8)
+        data = pack.pack(levels, bits)
+        assert np.array_equal(pack.unpack(data, levels.shape, bits), levels)
+        tails = [tail for n in range(1, 9) for tail in (bytes(n), source.bytes(n))]
+        for wrong in (data[:-1], *(data + tail for tail in tails)):
+            with pytest.raises(WireError):
+                pack.unpack(wrong, levels.shape, bits)
+
+
+@pytest.mark.parametrize("number", [0, 1, 500])
+def test_zstd_reads_one_frame_and_all_of_it(number: int) -> None:
+    levels = (np.arange(number) % 7).astype(np.uint8)
+    data = Compressed().pack(levels, 8)
+    assert Compressed().unpack(data, (number,), 8).tolist() == levels.tolist()
+    empty = Compressed().pack(levels[:0], 8)
+    for wrong in (data[:-1], data + b"\0", data + b"\0" * 8, data + empty, empty + data, b""):
+        with pytest.raises(WireError):
+            Compressed().unpack(wrong, (number,), 8)
+
+
 def test_a_bomb_is_read_no_further_than_declared() -> None:
     bomb = Compressed().pack(np.zeros(200_000_000, np.uint8), 8)
     begun = time.process_time()

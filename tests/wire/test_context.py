@@ -4,6 +4,7 @@ import contextlib
 import math
 import random
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from fedstill.data import DataSettings, load
 from fedstill.errors import WireError
 from fedstill.wire.arithmetic import ONE, Decoder, Encoder
-from fedstill.wire.context import Pixels, decode_images, encode_images
+from fedstill.wire.context import Model, Pixels, decode_images, encode_images
 
 shapes = st.tuples(st.integers(0, 4), st.integers(1, 3), st.integers(1, 6), st.integers(1, 6))
 
@@ -100,6 +101,99 @@ def test_too_short_and_too_long_is_refused() -> None:
     for wrong in (data[: len(data) // 2], b"", data + bytes(9), data + data):
         with pytest.raises(WireError, match="too short or too long"):
             decode_images(wrong, images.shape, 4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
+def test_a_byte_less_and_a_few_more_are_no_encoding_of_the_images(bits: int, seed: int) -> None:
+    """They are refused, unless they are what the encoder writes for other images."""
+    source = np.random.default_rng(seed)
+    noise = source.integers(0, 2**bits, (3, 1 + seed % 3, 7, 6)).astype(np.uint8)
+    for images in (noise, digits(12, bits)[2 * seed :]):
+        data = encode_images(images, bits)
+        assert np.array_equal(decode_images(data, images.shape, bits), images)
+        for wrong in (data[:-1], *(data + source.bytes(n) for n in range(1, 9))):
+            with contextlib.suppress(WireError):
+                other = decode_images(wrong, images.shape, bits)
+                assert not np.array_equal(other, images)
+                assert encode_images(other, bits) == wrong
+        for zeros in range(1, 9):
+            with pytest.raises(WireError, match="too short or too long"):
+                decode_images(data + bytes(zeros), images.shape, bits)
+
+
+@given(st.binary(max_size=12), st.lists(st.integers(1, ONE - 1), max_size=40))
+@settings(max_examples=500, deadline=None)
+def test_only_what_the_encoder_writes_is_complete(data: bytes, probabilities: list[int]) -> None:
+    decoder = Decoder(data)
+    bits = decoder.read(probabilities)
+    assert decoder.complete == (coded(bits, probabilities) == data)
+
+
+def test_other_bytes_of_the_same_interval_are_not_complete() -> None:
+    """Every last byte: a few decode to the same bits, one is what the encoder writes."""
+    probabilities = [ONE // 3] * 50
+    data = coded([1, 0, 0, 1, 0] * 10, probabilities)
+    complete = []
+    for last in range(256):
+        decoder = Decoder(data[:-1] + bytes([last]))
+        bits = decoder.read(probabilities)
+        assert decoder.complete == (coded(bits, probabilities) == data[:-1] + bytes([last]))
+        complete += [last] if decoder.complete and bits == [1, 0, 0, 1, 0] * 10 else []
+    assert complete == [data[-1]]
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The pixel positions that are coded, as they are."""
+    found: list[int] = []
+    plain = Model.places
+
+    def counted(model: Model) -> Iterator[tuple[int, int, int]]:
+        for place in plain(model):
+            found.append(len(found))
+            yield place
+
+    monkeypatch.setattr(Model, "places", counted)
+    return found
+
+
+LARGE = (4, 3, 224, 224)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
+def test_a_payload_that_no_images_of_this_size_have_is_not_decoded(
+    bits: int, places: list[int]
+) -> None:
+    for data in (b"", bytes(20), b"\xff" * 20):
+        with pytest.raises(WireError, match="too short or too long"):
+            decode_images(data, LARGE, bits)
+    assert places == []
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
+def test_decoding_ends_where_the_bytes_do(bits: int, places: list[int]) -> None:
+    noise = np.random.default_rng(0).integers(0, 2**bits, (4, 1, 32, 32)).astype(np.uint8)
+    data = encode_images(noise, bits)
+    places.clear()
+    with pytest.raises(WireError, match="too short or too long"):
+        decode_images(data[: len(data) // 10], noise.shape, bits)
+    assert 32 * 32 // 20 < len(places) < 32 * 32 // 5
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
+def test_the_cheapest_images_are_not_too_short(bits: int) -> None:
+    """All white, or all black: no image has fewer bytes."""
+    for level in (0, 2**bits - 1):
+        images = np.full((400, 1, 10, 10), level, np.uint8)
+        data = encode_images(images, bits)
+        assert np.array_equal(decode_images(data, images.shape, bits), images)
+
+
+def test_no_images_take_no_time(places: list[int]) -> None:
+    assert encode_images(np.zeros((0, *LARGE[1:]), np.uint8), 8) == b""
+    assert decode_images(b"", (0, *LARGE[1:]), 8).shape == (0, *LARGE[1:])
+    assert places == []
 
 
 @given(st.binary(max_size=200))

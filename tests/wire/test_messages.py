@@ -1,5 +1,6 @@
 import struct
 from dataclasses import dataclass
+from random import Random
 
 import pytest
 import torch
@@ -184,6 +185,16 @@ def test_a_compression_bomb_does_not_go_off() -> None:
     assert len(tight) < SCHEMA.limit("float32+zstd")
     with pytest.raises(WireError, match="once decompressed"):
         wire.decode(tight, SCHEMA, "float32+zstd")
+
+
+@pytest.mark.parametrize("codec", ["float32+zstd", "float16+zstd", "uint8+zstd"])
+def test_bytes_after_a_compressed_message_are_refused(codec: str) -> None:
+    data = wire.encode(message(), SCHEMA, codec)
+    wire.decode(data, SCHEMA, codec)
+    tails = [Random(n).randbytes(n) for n in range(1, 9)]
+    for wrong in (data[:-1], *(data + tail for tail in tails), data + data):
+        with pytest.raises(WireError, match=r"zstd|cut off, or bytes after"):
+            wire.decode(wrong, SCHEMA, codec)
 
 
 def test_float16_overflow_is_refused_by_the_sender() -> None:

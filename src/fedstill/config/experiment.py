@@ -15,13 +15,20 @@ from fedstill.privacy.settings import PrivacySettings
 DEFAULT_PARTITION = "dirichlet:0.1"
 
 
+# Those of ``fedstill.wire``, which is not imported here: it needs PyTorch.
+CODEC_NAMES = [
+    *(f"{kind}{packed}" for packed in ("", "+zstd") for kind in ("float32", "float16", "uint8")),
+    *(f"bits{bits}{packed}" for bits in "84321" for packed in ("", "+zstd", "+context")),
+]
+
+
 @dataclass(frozen=True)
 class WireSettings:
     """The codecs of the messages, and what clients' messages must stay within."""
 
     # "auto": 8 bits per pixel where clients send sets of images, else float32.
-    up: str = "auto"
-    down: str = "float32"
+    up: Annotated[str, Meta(examples=["auto", *CODEC_NAMES])] = "auto"
+    down: Annotated[str, Meta(examples=CODEC_NAMES)] = "float32"
     # Of an update or a gradient. With noise of standard deviation s, d weights have a norm of
     # s sqrt(d): a private run with much noise may need more.
     max_norm: Annotated[float, Meta(gt=0, le=1e15)] = 10_000.0

@@ -156,7 +156,8 @@ def convert(table: Any, kind: type[T], path: str) -> T:
         value = flat(table).get(inner) if isinstance(table, Mapping) else table
         shown = f" (it is {_shown(value)})" if value is not None else ""
         text = complaint[0].lower() + complaint[1:].replace("`", "")
-        if text.startswith("invalid enum value") and (choices := _choices(_hint(kind, inner))):
+        named = text.startswith(("invalid enum value", "expected str"))
+        if named and (choices := _choices(_hint(kind, inner))):
             text = f"expected one of {', '.join(map(repr, choices))}"
         raise RequestError(f"{key}: {text}{shown}") from None
 
@@ -172,7 +173,9 @@ def _hint(kind: Any, dotted: str) -> Any:
 
 
 def _choices(hint: Any) -> list[Any]:
-    """The values that a type of literals allows."""
+    """The values that a type of literals allows, or the names that one of strings goes by."""
+    if isinstance(hint, msgspec.Meta):
+        return list(hint.examples or ())
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     return [choice for part in get_args(hint) for choice in _choices(part)]

@@ -45,11 +45,7 @@ class Encoder:
 
     def finished(self) -> bytes:
         """All bytes, with the fewest at the end that lie in the interval if zeros follow."""
-        for number in range(_BYTES + 1):
-            below = (1 << (_WIDTH - 8 * number)) - 1
-            value = (self._low + below) & ~below  # the next that ends in zeros
-            if value < self._low + self._length:
-                break
+        value, number = _end(self._low, self._length)
         self._carry(value)
         last = (value & (1 << _WIDTH) - 1).to_bytes(_BYTES, "big")
         return bytes(self._sent) + last[:number]
@@ -84,6 +80,29 @@ class Decoder:
         return bits
 
     @property
+    def overrun(self) -> bool:
+        """Whether so much was read past the end that no encoder wrote these bytes: it leaves out
+        fewer zeros."""
+        return self._place - len(self._data) > _BYTES
+
+    @property
     def complete(self) -> bool:
-        """Whether as many bytes were read as the encoder can have written."""
-        return 0 <= self._place - len(self._data) <= _BYTES
+        """Whether these are exactly the bytes that the encoder writes for the bits that were read.
+
+        Other bytes may lie in the same interval; they would decode to the same bits.
+        """
+        sent = self._place - _BYTES  # bytes that the encoder wrote before its end
+        value = int.from_bytes(self._data[sent : self._place].ljust(_BYTES, b"\0"), "big")
+        # The lower end may be negative: then the encoder's end was carried to the bytes before.
+        end, number = _end(value - self._code, self._length)
+        return value == end and len(self._data) == sent + number
+
+
+def _end(low: int, length: int) -> tuple[int, int]:
+    """The first value of the interval that ends in the most zeros, and its bytes before them."""
+    for number in range(_BYTES + 1):
+        below = (1 << (_WIDTH - 8 * number)) - 1
+        value = (low + below) & ~below  # the next that ends in zeros
+        if value < low + length:
+            break
+    return value, number

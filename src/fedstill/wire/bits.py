@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstill.errors import WireError
+from fedstill.wire.compressed import decompressed
 from fedstill.wire.context import decode_images, encode_images
 from fedstill.wire.levels import from_levels, mostly_outside, to_levels
 from fedstill.wire.spec import TensorSpec
@@ -82,15 +83,7 @@ class Compressed(Packing):
 
     def unpack(self, data: bytes, shape: Sequence[int], bits: int) -> Levels:
         number = math.prod(shape)
-        reader = zstandard.ZstdDecompressor(
-            format=zstandard.FORMAT_ZSTD1_MAGICLESS, max_window_size=2**27
-        )
-        try:
-            # It stops at the number that is expected, whatever the data claim.
-            with reader.stream_reader(data, read_across_frames=True) as stream:
-                plain = stream.read(number + 1)
-        except zstandard.ZstdError as error:
-            raise WireError(f"not compressed by zstd: {error}") from error
+        plain = decompressed(data, number, zstandard.FORMAT_ZSTD1_MAGICLESS)
         if len(plain) != number:
             how = "more" if len(plain) > number else "fewer"
             raise WireError(f"{how} than the {number:,} numbers declared, once decompressed")

@@ -5,7 +5,6 @@ smallest and largest value. Each of them may be followed by ``+zstd``. Labels an
 floating-point numbers: they are sent unchanged. ``bits.py`` has the codecs of few bits for images.
 """
 
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from fedstill.errors import RequestError, WireError, did_you_mean
 from fedstill.wire.bits import BIT_CODECS, Bits
+from fedstill.wire.compressed import decompressed
 from fedstill.wire.spec import TensorSpec, short_name
 
 
@@ -136,15 +136,7 @@ class Zstd(Codec):
 
     def unpack(self, data: bytes, limit: int) -> bytes:
         """At most ``limit`` bytes, whatever the frame claims: it may be a decompression bomb."""
-        try:
-            source = io.BytesIO(data)
-            decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
-            with decompressor.stream_reader(
-                source, closefd=False, read_across_frames=True
-            ) as reader:
-                plain = reader.read(limit + 1)
-        except zstandard.ZstdError as error:
-            raise WireError(f"not a zstd message: {error}") from error
+        plain = decompressed(data, limit)
         if len(plain) > limit:
             raise WireError(f"more than the {limit:,} bytes declared, once decompressed")
         return self.inner.unpack(plain, limit)

@@ -7,9 +7,11 @@ those with the same neighbours, in ever more detail: the estimate with less deta
 next, worth one observation, so that few images suffice. An arithmetic coder of 16-bit
 probabilities turns the bits into bytes. All of it is integer arithmetic: the same bytes everywhere.
 
-Any bytes decode to some images; a stream that is too short or too long for them is refused.
+A stream is accepted only if it is what the encoder writes for the images that it decodes to. There
+is no redundancy: one that lacks a byte may be that of images whose last pixels are others.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +24,9 @@ from fedstill.wire.arithmetic import ONE, Decoder, Encoder
 Ints = NDArray[np.int64]
 Pixels = NDArray[np.uint8]  # [images, channels, height, width]
 
+_NOT_THEIRS = "the coded images are too short or too long for their number"
 _LEAST = 32  # of ONE: a bit costs at most 11 bits
+_CHEAPEST = 1420  # so many bits cost one or more: 1 / log2(ONE / (ONE - _LEAST)), rounded up
 _PAD = 2  # how far neighbours lie
 
 
@@ -63,9 +67,17 @@ def encode_images(images: Pixels, bits: int) -> bytes:
 
 
 def decode_images(data: bytes, shape: Sequence[int], bits: int) -> Pixels:
-    """The images of this shape; the time depends on the shape alone."""
+    """The images of this shape.
+
+    The shape bounds the time. A stream that no images of this shape have is refused at once, and
+    one that ends too early where its bytes do.
+    """
+    if len(data) < _least_bytes(math.prod(shape) * bits):
+        raise WireError(_NOT_THEIRS)
     model, coder = Model(shape, bits), Decoder(data)
     for _ in model.places():
+        if coder.overrun:
+            raise WireError(_NOT_THEIRS)
         values = np.zeros(shape[0], np.int64)
         for level, node in model.nodes(values):
             bit = np.array(coder.read(model.probabilities(node).tolist()), np.int64)
@@ -73,8 +85,14 @@ def decode_images(data: bytes, shape: Sequence[int], bits: int) -> Pixels:
             model.learn(bit)
         model.keep(values)
     if not coder.complete:
-        raise WireError("the coded images are too short or too long for their number")
+        raise WireError(_NOT_THEIRS)
     return model.images
+
+
+def _least_bytes(bits: int) -> int:
+    """The fewest bytes of so many bits, each as likely as the coder allows; the coder's interval
+    may hold 2 bytes' worth of them that it never writes."""
+    return max(0, bits // _CHEAPEST // 8 - 2)
 
 
 class Model:
@@ -104,6 +122,8 @@ class Model:
 
     def places(self) -> Iterator[tuple[int, int, int]]:
         """Channel, row and column of every pixel; the contexts are those of the pixel there."""
+        if not self._pixels.shape[-1]:
+            return  # no images: nothing is coded, whatever their size
         for row in range(self._height):
             for column in range(self._width):
                 for channel in range(len(self._pixels) - 1):
