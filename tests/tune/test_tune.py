@@ -117,6 +117,7 @@ def test_the_winner_runs(run: Path, whole: Tuned, tmp_path: Path) -> None:
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["clients"] == 3  # the federation that the set is from
     resolved = (tmp_path / "last" / "config.toml").read_text()
+    assert 'up = "float32"' in resolved  # not the codec of the set's images
     training = whole.winner.candidate.training
     assert f"learning_rate = {training.learning_rate}" in resolved
     assert f"batch_size = {training.batch_size}" in resolved

@@ -12,6 +12,7 @@ from fedstill.config.nested import Table, as_table
 from fedstill.files import write_atomically
 from fedstill.runs.folder import RunFolder
 from fedstill.tune.space import Candidate
+from fedstill.wire import pixel_bits
 
 # Settings that have the same name in the FedAvg family. The others (epochs, schedule and
 # augmentation on the set) have no counterpart in a federated run.
@@ -50,6 +51,9 @@ def winner_table(winner: Judged, tuned: bool, run: RunFolder | None) -> Table:
     if run is not None:
         config = spelled_out(run.read_config())
         table = {key: value for key, value in config.items() if key not in _REPLACED} | table
+        wire = dict(table.get("wire", {}))
+        if pixel_bits(wire.get("up", "auto")) is not None:  # the set's; the winner sends weights
+            table["wire"] = {**wire, "up": "auto"}
     resolve(table)  # `run` must accept it
     return table
 
