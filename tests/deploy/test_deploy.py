@@ -61,6 +61,14 @@ def test_a_new_app_passes_all_checks(folder: Path) -> None:
     assert "nodes: ok (no key is bound to its client: when the SuperLink runs" in result.output
 
 
+def test_a_codec_that_the_server_would_refuse_is_refused_before_any_file(tmp_path: Path) -> None:
+    arguments = ["deploy", "init", str(tmp_path / "app"), "fedavg", "--clients", "3"]
+    result = CliRunner().invoke(app, [*arguments, "--set", "wire.up=bits2"])
+    assert isinstance(result.exception, RequestError)
+    assert "wire.up = 'bits2'" in str(result.exception)
+    assert not (tmp_path / "app").exists()
+
+
 def test_the_app_is_what_flower_expects(folder: Path) -> None:
     project = tomllib.loads((folder / "pyproject.toml").read_text())
     flower = project["tool"]["flwr"]["app"]

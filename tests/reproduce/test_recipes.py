@@ -7,7 +7,9 @@ import pytest
 from fedstill.config import resolve
 from fedstill.config.registry import build_model
 from fedstill.errors import RequestError
+from fedstill.methods import METHODS
 from fedstill.reproduce.recipe import ScaleName, load_recipe, parse_recipe, recipe_names
+from fedstill.wire import pixel_bits
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -23,6 +25,19 @@ def test_every_cell_is_an_experiment(name: str) -> None:
             if scale == "smoke":
                 assert experiment.data.name == "digits"
                 assert experiment.rounds == 1
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_cells_that_a_scale_leaves_out_are_experiments_too(name: str) -> None:
+    """``--row`` and ``--column`` run them. Weights are not sent in a codec of images."""
+    recipe = load_recipe(name)
+    for scale in recipe.scales:
+        for cell in recipe._with(scale, None, None).cells(scale):
+            experiment = resolve(cell.request)
+            if pixel_bits(experiment.wire.up) is not None:
+                method = METHODS[experiment.method["name"]]
+                assert method.sends_sets, (scale, cell.name)
+            assert pixel_bits(experiment.wire.down) is None
 
 
 def test_a_scale_that_the_recipe_lacks_is_refused() -> None:
@@ -53,9 +68,17 @@ def test_a_scale_may_change_single_rows_and_columns() -> None:
     assert (first.rounds, second.rounds) == (9, 8)
     assert first.method["learning_rate"] == second.method["learning_rate"] == 0.3
     assert (first.method["momentum"], second.method["momentum"]) == (0.5, 0.0)
-    table["scales"]["cpu"]["by_column"] = {"D": {}}
-    with pytest.raises(RequestError, match=r"scales\.cpu\.by_column: 'D' is not in the table"):
-        parse_recipe("r", table)
+    table["scales"]["cpu"]["by_cell"] = {"A": {"B": {"rounds": 10}}}
+    first, second = (resolve(cell.request) for cell in parse_recipe("r", table).cells("cpu"))
+    assert (first.rounds, second.rounds) == (10, 8)
+    for scale, message in (
+        ({"by_column": {"D": {}}}, r"by_column: 'D' is not in the table"),
+        ({"by_cell": {"D": {}}}, r"by_cell: 'D' is not in the table"),
+        ({"by_cell": {"A": {"D": {}}}}, r"by_cell\.A: 'D' is not in the table"),
+    ):
+        table["scales"]["cpu"] = scale
+        with pytest.raises(RequestError, match=r"scales\.cpu\." + message):
+            parse_recipe("r", table)
 
 
 def test_the_recipes_of_the_issue_are_there() -> None:
@@ -98,6 +121,12 @@ def test_a_cell_that_a_scale_overrides_is_refused(
     load_recipe(name).part("paper", rows, columns)
 
 
+def test_a_cell_that_equals_another_without_the_scale_is_not_the_scales_fault() -> None:
+    """Fed-GLOSS's table 4 inherits table 2's DP-FedAvg, which is its own with the high rate."""
+    part = load_recipe("fedgloss-table4").part("paper", ["DP-FedAvg"], ["MNIST, 2.79"])
+    assert [cell.published for cell in part.cells("paper")] == [45.25]
+
+
 def test_columns_that_a_scale_leaves_out_keep_their_settings() -> None:
     (cell,) = (
         load_recipe("feddualmatch-table1")
@@ -137,6 +166,12 @@ def test_feddualmatch_at_scale_paper_is_as_printed() -> None:
     assert (dynafed["matching_iterations"], dynafed["images_per_class"]) == (3000, 15)
     assert (dynafed["averaged_targets"], dynafed["initial_labels"]) == (True, "uniform")
     assert (dynafed["tuning_optimiser"], dynafed["tuning_learning_rate"]) == ("adam", 0.0001)
+
+
+def test_feddualmatch_with_noise_has_the_papers_radius_step_too() -> None:
+    """Not the default of private runs."""
+    for cell in load_recipe("feddualmatch-noise").cells("paper"):
+        assert resolve(cell.request).method["radius_step"] == 0.5
 
 
 def test_feddm_noise_at_scale_paper_is_algorithm_2() -> None:

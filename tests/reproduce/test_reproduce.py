@@ -118,6 +118,17 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
+def test_data_by_name_and_a_folder_for_it_are_one_setting(tmp_path: Path) -> None:
+    """``data=mnist`` is ``data.name=mnist``: the folder must not take its place."""
+    arguments = ["reproduce", "feddm-real", "--row", "REAL", "--set", "data=mnist"]
+    done = CliRunner().invoke(
+        app, [*arguments, "--data-dir", str(tmp_path), "--out", str(tmp_path / "out"), "--json"]
+    )
+    assert done.exit_code == 1
+    (outcome,) = json.loads(done.stdout.splitlines()[-1])
+    assert "data set 'mnist'" in str(outcome)
+
+
 def test_a_setting_that_does_not_exist_is_refused_before_any_cell(
     recipe: Recipe, tmp_path: Path
 ) -> None:

@@ -191,6 +191,24 @@ def test_the_compiler_is_used_on_an_accelerator_for_networks_with_a_kernel(
     assert numbers == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("rows", "most", "computed"),
+    [
+        (1, 16, 16),
+        (16, 16, 16),
+        (40, 16, 16),
+        (10, 64, 16),
+        (64, 512, 64),
+        (65, 512, 128),
+        (3, 2, 2),
+    ],
+)
+def test_a_compiled_function_gets_few_shapes_and_little_padding(
+    rows: int, most: int, computed: int
+) -> None:
+    assert matching.compiled_rows(rows, most) == computed
+
+
 @pytest.mark.slow
 def test_torch_compile_gives_the_same_gradients() -> None:
     """The real compiler, on a network without a kernel (it takes a minute, most of it g++)."""

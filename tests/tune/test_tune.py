@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 import fedstill
 from fedstill.cli import app
 from fedstill.errors import Interrupted, RequestError, RunError
+from fedstill.runs.folder import RunFolder
 from fedstill.tune import Tuned
 from fedstill.tune.objective import Judge, ShouldContinue, Verdict
 from fedstill.tune.search import Watcher
 from fedstill.tune.space import Candidate
 from fedstill.tune.study import sampler_for
 from fedstill.tune.training import DEFAULT_TRAINING
-from fedstill.tune.winner import Judged, best_of
+from fedstill.tune.winner import Judged, best_of, winner_table
 
 SPACE: dict[str, Any] = {
     "training": {"epochs": [2, 3], "batch_size": [8, 16]},
@@ -123,6 +124,18 @@ def test_the_winner_runs(run: Path, whole: Tuned, tmp_path: Path) -> None:
     assert f"batch_size = {training.batch_size}" in resolved
     assert f'name = "{whole.winner.candidate.model["name"]}"' in resolved
     assert f"width = {whole.winner.candidate.model['width']}" in resolved
+
+
+def test_the_winner_of_a_run_with_a_defence_and_a_start_has_neither(
+    whole: Tuned, tmp_path: Path
+) -> None:
+    """Both are for the run that made the set: FedAvg sends no sets that a defence could judge."""
+    (tmp_path / "config.toml").write_text(
+        'method = "feddm"\nstart = "sketch"\nclients = 7\n[defence]\nmode = "weigh"\n'
+    )
+    config = winner_table(whole.winner, True, RunFolder(tmp_path))
+    assert config["clients"] == 7
+    assert not {"defence", "start"} & set(config)
 
 
 def test_the_page_has_the_figures_and_needs_no_network(whole: Tuned) -> None:

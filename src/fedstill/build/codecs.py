@@ -24,6 +24,7 @@ def _refuse_without_levels(way: str, codec: str, schema: Schema[Any], sender: st
     if pixel_bits(codec) is None or any(spec.levels for spec in schema.tensors.values()):
         return
     raise RequestError(
-        f"wire.{way} = '{codec}': a codec for sets of images, and the {sender} send"
-        f"{'s' if sender == 'server' else ''} none; use float16+zstd or uint8+zstd, or leave it out"
+        f"wire.{way} = '{codec}': a codec for sets of images whose pixels have fixed levels, and "
+        f"the {sender} send{'s' if sender == 'server' else ''} none; use float16+zstd or "
+        "uint8+zstd, or leave it out"
     )

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedstill.cli import options
 from fedstill.config.nested import merged
+from fedstill.config.request import spelled_out
 from fedstill.draw.console import Console
 from fedstill.errors import Interrupted, RequestError, RunError, did_you_mean
 from fedstill.files import write_atomically
@@ -57,7 +58,7 @@ def reproduce_command(
     from fedstill.reproduce.running import as_document, as_records, reproduce, results
 
     folder = out or Path("reproductions") / recipe / scale
-    extra = options.overrides(set_)
+    extra = spelled_out(options.overrides(set_))
     if data_dir is not None:
         extra = merged(extra, {"data": {"dir": str(data_dir)}})
     try:

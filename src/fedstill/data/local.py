@@ -58,12 +58,12 @@ def find_local(data: DataSettings) -> Path:
     raise RequestError(f"unknown data set '{name}'{did_you_mean(name, SOURCES)}")
 
 
-def expanded(path: str) -> Path:
+def expanded(path: str, key: str = "data") -> Path:
     """The path with its ``~`` replaced by the home folder, refused where nobody has it."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise RequestError(f"data '{path}': no such file or folder") from error
+        raise RequestError(f"{key} '{path}': no such file or folder") from error
 
 
 def _absent(name: str, folder: Path) -> str:
@@ -78,23 +78,25 @@ def _absent(name: str, folder: Path) -> str:
 
 def with_full_paths(data: DataSettings) -> DataSettings:
     """Paths in full, so that the run can be resumed from any folder."""
-    local = data.name not in SOURCES and not data.name.startswith("hub:")
+    local = data.name.strip() and data.name not in SOURCES and not data.name.startswith("hub:")
     try:
-        in_dir = data.dir is not None and (Path(data.dir).expanduser() / data.name).exists()
-        name = _full(data.name) if local and not in_dir and Path(data.name).exists() else data.name
-        folder = data.dir and _full(data.dir)
+        folder = data.dir and _full(data.dir, "data.dir")
+        in_dir = folder is not None and (Path(folder) / data.name).exists()
+        name = data.name
+        if local and not in_dir and Path(name).exists():
+            name = _full(name, "data")
         vocabulary = data.vocabulary and _full_vocabulary(data.vocabulary)
-    except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, a nobody's home
+    except (OSError, ValueError) as error:  # too long, a zero byte
         reason = getattr(error, "strerror", None) or str(error)
         raise RequestError(f"data: a name or folder cannot be used as a path: {reason}") from error
     return replace(data, name=name, dir=folder, vocabulary=vocabulary)
 
 
-def _full(path: str) -> str:
-    return str(Path(path).expanduser().resolve())
+def _full(path: str, key: str) -> str:
+    return str(expanded(path, key).resolve())
 
 
 def _full_vocabulary(vocabulary: str) -> str:
     from fedstill.data.vocabulary import CHARACTERS  # here: it imports NumPy
 
-    return vocabulary if vocabulary == CHARACTERS else _full(vocabulary)
+    return vocabulary if vocabulary == CHARACTERS else _full(vocabulary, "data.vocabulary")

@@ -8,6 +8,7 @@ from pathlib import Path
 import tomli_w
 
 from fedstill.build import BuiltExperiment, build
+from fedstill.build.codecs import refuse_codecs_of_images
 from fedstill.config import Experiment
 from fedstill.config.nested import Table
 from fedstill.deploy.keys import make_certificates, make_node_key
@@ -70,9 +71,9 @@ def write_app(folder: Path, experiment: Experiment, address: Address) -> BuiltEx
         raise RequestError(f"{folder}: is not empty; choose a new folder")
     experiment = for_flower(experiment)
     built = build(experiment.table)
-    description = describe(
-        built
-    )  # builds the task: a wrong setting is refused before any file is written
+    # Builds the task: a wrong setting is refused before any file is written.
+    description = describe(built)
+    refuse_codecs_of_images(built)
     nodes = built.partition.clients
     package = folder / "fedstill_app"
     package.mkdir(parents=True)

@@ -1,8 +1,8 @@
 """Recipes: a table or figure of a paper as data (``recipes/*.toml``).
 
 A recipe has rows and columns, each with some settings; a cell is one of both. Its experiment is
-six layers, each over the one before: the recipe's, the row's, the column's, the scale's, and the
-scale's for this row and for this column. A layer has settings for all cells, and in
+seven layers, each over the one before: the recipe's, the row's, the column's, the scale's, and the
+scale's for this row, for this column and for this cell. A layer has settings for all cells, and in
 ``methods.NAME`` settings for the cells of one method.
 
 The scales are ``paper`` (as printed), ``cpu-long`` (real data, two cores, a night: settings chosen
@@ -30,13 +30,15 @@ Number = float | list[float]  # a value, or a value and its spread
 class Scale:
     """What a scale changes, and which part of the table it covers (all of it by default).
 
-    ``by_row`` and ``by_column``: settings of single rows and columns, over all others.
+    ``by_row`` and ``by_column``: settings of single rows and columns, over all others; ``by_cell``:
+    of single cells, by row and then by column, over those.
     """
 
     settings: Table = field(default_factory=dict)
     methods: dict[str, Table] = field(default_factory=dict)
     by_row: dict[str, Table] = field(default_factory=dict)
     by_column: dict[str, Table] = field(default_factory=dict)
+    by_cell: dict[str, dict[str, Table]] = field(default_factory=dict)
     rows: list[str] | None = None
     columns: list[str] | None = None
     comparable: bool = True  # whether its numbers are compared with the printed ones
@@ -149,9 +151,14 @@ class Recipe:
         """Refuse a cell which the scale leaves out and its settings make another cell's experiment:
         it would stand beside a printed number that belongs to other settings."""
         own = {cell.name for cell in self.cells(scale)}
+        unscaled = replace(self.contents, scales=self.contents.scales.replaced(scale, Scale()))
+        without = {cell.name: cell.request for cell in Recipe(self.name, unscaled).cells(scale)}
         for cell in wanted:
             for other in self._with(scale, None, None).cells(scale):
-                if cell.name not in own | {other.name} and cell.request == other.request:
+                made_equal = (
+                    cell.request == other.request and without[cell.name] != without[other.name]
+                )
+                if made_equal and cell.name not in own:
                     raise RequestError(
                         f"--scale {scale}: its settings make '{cell.name}' the same experiment as "
                         f"'{other.name}'; choose another scale, such as paper"
@@ -174,7 +181,8 @@ class Recipe:
         layers = (_Layer.of(known.rows[row]), _Layer.of(known.columns[column]))
         below = _Layer(known.settings, known.methods)
         above = _Layer(scale.settings, scale.methods)
-        single = (scale.by_row.get(row, {}), scale.by_column.get(column, {}))
+        cell = scale.by_cell.get(row, {}).get(column, {})
+        single = (scale.by_row.get(row, {}), scale.by_column.get(column, {}), cell)
         stack = (below, *layers, above, *map(_Layer.of, single))
         names = [spelled_out(layer.settings).get("method", {}).get("name") for layer in stack]
         method = next((name for name in reversed(names) if name), "")
@@ -224,6 +232,9 @@ def parse_recipe(name: str, table: Mapping[str, Any]) -> Recipe:
         named[f"scales.{scale}.columns"] = set(part.columns or ()) - columns
         named[f"scales.{scale}.by_row"] = set(part.by_row) - rows
         named[f"scales.{scale}.by_column"] = set(part.by_column) - columns
+        named[f"scales.{scale}.by_cell"] = set(part.by_cell) - rows
+        for row, cells in part.by_cell.items():
+            named[f"scales.{scale}.by_cell.{row}"] = set(cells) - columns
     for key, strangers in named.items():
         if strangers:
             raise RequestError(f"recipe {name}.{key}: '{min(strangers)}' is not in the table")

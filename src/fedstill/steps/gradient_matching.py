@@ -20,7 +20,7 @@ from torch import Tensor
 from fedstill.models.model import Model
 from fedstill.steps.arithmetic import power_of_two
 from fedstill.steps.gradient import batch_gradient, tracked
-from fedstill.steps.matching import compiler_found, padded, same
+from fedstill.steps.matching import compiled_rows, compiler_found, padded, same
 from fedstill.steps.written_out import matched_pixels, written_out
 from fedstill.types import Params, Task
 
@@ -111,11 +111,11 @@ def weight_gradient(
     own = task.device.type == "cpu" and task.model.written_out(len(x), 1) is not None
     if own or not (compiled and compiler_found()):
         return batch_gradient(task, tracked(params), x, y)[0]
-    program, size = _compiled(task.model, task.loss), task.chunk
+    program, size = _compiled(task.model, task.loss), compiled_rows(len(x), task.chunk)
     shares = x.new_full((len(x),), 1 / len(x))
     total = [torch.zeros_like(v) for v in params.values()]
     for chunk in zip(x.split(size), y.split(size), shares.split(size), strict=True):
-        # One shape for all, so that nothing is compiled twice: the padding rows have weight 0.
+        # One shape for all, so that little is compiled: the padding rows have weight 0.
         gradient = program(params, *(padded(part, size) for part in chunk))
         for sum_so_far, part in zip(total, gradient.values(), strict=True):
             sum_so_far.add_(part)

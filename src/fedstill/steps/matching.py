@@ -69,8 +69,9 @@ def class_means(
     sums: list[Tensor] = []
     with torch.no_grad():
         for x, slots in chunks:
-            if compiled:  # one shape for all, so that nothing is compiled twice
-                outputs = [out[: len(x)] for out in outputs_by(params, padded(x, task.chunk))]
+            if compiled:
+                full = padded(x, compiled_rows(len(x), task.chunk))
+                outputs = [out[: len(x)] for out in outputs_by(params, full)]
             else:
                 outputs = [out.flatten(1) for out in forward(x)]
             sums = sums or [out.new_zeros(len(counts), out.shape[1]) for out in outputs]
@@ -91,6 +92,7 @@ def pixel_gradient(
     compiled, distances_by = _program(_distances_of, task, matching)
     forward = task.model.pixel_features_by(params, matching.layers)
     classes = classes_at_once(task, images.shape[1])
+    rows = compiled_rows(len(images), classes)
     gradient = torch.empty_like(images)
     total = torch.zeros((), device=images.device, dtype=images.dtype)
     targets = zip(*(m.split(classes) for m in means), strict=True)
@@ -100,8 +102,8 @@ def pixel_gradient(
         x = part.detach().requires_grad_(True)
         seen = augment(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         if compiled:
-            full = tuple(padded(t, classes) for t in target)
-            loss = distances_by(params, padded(seen, classes), full)[: len(x)].sum()
+            full = tuple(padded(t, rows) for t in target)
+            loss = distances_by(params, padded(seen, rows), full)[: len(x)].sum()
         else:
             loss = distances(forward, seen, target, matching).sum()
         into.copy_(torch.autograd.grad(loss, x)[0])
@@ -146,6 +148,14 @@ def _distances_of(model: Model, matching: Matching) -> Callable[[Params, Tensor,
         return distances(partial(forward, params), images, means, matching)
 
     return by
+
+
+def compiled_rows(rows: int, most: int) -> int:
+    """How many rows a compiled function gets for these, of which it may get ``most`` at once.
+
+    Each number of rows is compiled anew, which takes long: there are few, powers of two from 16.
+    """
+    return min(most, max(16, 1 << (rows - 1).bit_length()))
 
 
 def padded(x: Tensor, rows: int) -> Tensor:

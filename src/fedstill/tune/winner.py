@@ -17,8 +17,9 @@ from fedstill.wire import pixel_bits
 # Settings that have the same name in the FedAvg family. The others (epochs, schedule and
 # augmentation on the set) have no counterpart in a federated run.
 _SHARED = ("learning_rate", "momentum", "batch_size", "optimiser")
-# All other settings of the run that made the set are kept: the same clients, data and privacy.
-_REPLACED = ("method", "model", "rounds", "eval_every", "engine")
+# All other settings of the run that made the set are kept: the same clients, data and privacy. A
+# defence judges sets and a start trains the run's own network, neither of which the winner has.
+_REPLACED = ("method", "model", "rounds", "eval_every", "engine", "defence", "start")
 
 
 @dataclass(frozen=True)
