@@ -73,6 +73,7 @@ def test_an_early_refusal_has_the_words_of_the_late_one(request_: dict[str, Any]
 
 
 WRONG_DATA: list[dict[str, str]] = [
+    {"name": ""},
     {"name": "nosuch"},
     {"name": "  "},
     {"name": "nosuch.csv"},
@@ -84,6 +85,7 @@ WRONG_DATA: list[dict[str, str]] = [
     {"name": "mnist", "dir": "held"},
     {"name": "nosuch", "dir": "held"},
     {"name": "", "dir": "held"},
+    {"name": "mnist", "dir": "~nobody-here/data"},
 ]
 
 

@@ -102,5 +102,7 @@ def test_the_command_line_says_one_line(tmp_path: Path, what: str) -> None:
     ],
 )
 def test_what_cannot_be_a_path_is_refused(data: dict[str, str]) -> None:
-    with pytest.raises(RequestError, match="data"):
+    with pytest.raises(RequestError, match="data") as refused:
         resolve({"method": "fedavg", "data": data})
+    if str(data.get("dir", "")).startswith("~"):
+        assert str(refused.value).startswith("data.dir '~nobody-of-this-name/x'")
