@@ -177,18 +177,19 @@ def main() -> None:
     options = parser.parse_args()
     if not (options.other / "fedstill").is_dir():
         parser.error(f"--other {options.other}: there is no fedstill in it; name the folder src")
-    rows = ["| what | before | after | ratio | against | command |", "|---|---|---|---|---|---|"]
+    rows = ["| what | before | after | ratio | against |", "|---|---|---|---|---|"]
     print(f"{machine()}\n\n" + "\n".join(rows), flush=True)
     for benchmark in BENCHMARKS:
         numbers = measured(benchmark, options.other.resolve())
+        found = [f"| `{benchmark.command}` | | | | |"]
         for line in benchmark.lines:
             if line.before not in numbers:
                 continue  # a library that is not installed
             before, after = numbers[line.before], numbers[line.after]
             values = f"{shown(before, line.before)} | {shown(after, line.after)}"
-            row = f"| {line.what} | {values} | {before / after:.2f} | {line.against} "
-            rows.append(f"{row}| `{benchmark.command}` |")
-            print(rows[-1], flush=True)
+            found.append(f"| {line.what} | {values} | {before / after:.2f} | {line.against} |")
+        print("\n".join(found), flush=True)
+        rows += found
         if options.out:
             options.out.write_text("\n".join([machine(), "", *rows, ""]), encoding="utf-8")
 
